@@ -1,0 +1,26 @@
+"""WarpSAC: regime-aware soft actor-critic for robotics, on JAX.
+
+from warpsac import train, load_policy
+
+outcome = train("HalfCheetah-v4", total_steps=1_000_000, seeds=(1,))
+policy = load_policy(outcome.runs[0])
+action = policy(observation)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warpsac.api import load_policy, train
+
+__all__ = ["load_policy", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """JAX is imported when it is first needed: reading run folders does without."""
+    if name in __all__:
+        from warpsac import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'warpsac' has no attribute '{name}'")

@@ -1,0 +1,38 @@
+"""The two functions that most Python users need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from warpsac import envs, runtime, training
+from warpsac.config import Config, override, resolve
+from warpsac.policy import LoadedPolicy, load_policy
+from warpsac.training import Outcome
+
+__all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "train"]
+
+
+def configure(
+    task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any
+) -> tuple[Config, str]:
+    """The config of a task and the line that explains its variant.
+
+    `settings` are fields of `Config`; nested ones as dictionaries: replay={"batch_size": 256}.
+    """
+    target = envs.lookup(task)
+    config, reason = resolve(
+        target.name,
+        regime=target.regime,
+        family=target.family,
+        num_envs=(settings.get("env") or {}).get("num_envs"),
+        variant=variant,
+        profile=profile,
+    )
+    return override(config, settings), reason
+
+
+def train(task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any) -> Outcome:
+    """Train a policy; the same as `warpsac train TASK` with the same settings."""
+    config, reason = configure(task, variant=variant, profile=profile, **settings)
+    runtime.use_compilation_cache()
+    return training.train(config, [reason])

@@ -1,0 +1,302 @@
+"""The command line: train, eval, play, tasks, check-env."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from warpsac import envs
+from warpsac.config import Config, resolve, validate
+from warpsac.errors import TrainingStopped, UserError
+from warpsac.tasks import EXTRAS, all_tasks
+
+USAGE = """\
+usage: warpsac COMMAND ...
+
+  train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
+  eval RUN                judge a trained policy
+  play RUN                write a video of a trained policy
+  tasks                   list the benchmark tasks
+  check-env ID            tell whether your own environment fits, and what is wrong with it
+
+`warpsac COMMAND --help` explains each.
+"""
+
+TRAIN_HELP = """\
+Train a policy on TASK, a benchmark task (see `warpsac tasks`) or any registered gymnasium id.
+
+  warpsac train HalfCheetah-v4 --seeds 1 2 3
+  warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
+  warpsac train --resume runs/HalfCheetah-v4-warpsac-l-seed1
+
+Defaults depend on the task; those shown are the ones that would be used.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumeOptions:
+    """Go on with interrupted runs from their last good checkpoint; several: the seeds of one config."""
+
+    resume: tuple[str, ...]
+    """Run folders."""
+    stop_at: int | None = None
+    """Stop at this many environment steps instead of where the run was to stop."""
+    time_budget: float | None = None
+    """Stop after this many seconds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalOptions:
+    """Judge the newest policy of a run on fresh episodes."""
+
+    run: tyro.conf.Positional[str]
+    """Run folder."""
+    episodes: int | None = None
+    """Complete episodes; default: as many as in the run's own evaluations."""
+    seed: int = 0
+    """Seed of the episodes."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayOptions:
+    """Write a video of the newest policy of a run."""
+
+    run: tyro.conf.Positional[str]
+    """Run folder."""
+    out: str | None = None
+    """The mp4 file; default: policy.mp4 in the run folder."""
+    steps: int = 1000
+    """Most control steps to show; the video ends with the episode."""
+    seed: int = 0
+    """Seed of the episode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TasksOptions:
+    """List the benchmark tasks with their sizes, regime and scores."""
+
+    family: str | None = None
+    """Only tasks of this family."""
+    json: bool = False
+    """Print a JSON list instead of a table."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckEnvOptions:
+    """Tell whether an environment fits, and what is wrong with it."""
+
+    id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ID")]
+    """A registered gymnasium id; `module:Id` imports the module first."""
+    action_limit: float | None = None
+    """Range of the actions where the environment sets none."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0, 1 (training had to stop), 2 (a mistake in what was asked) or
+    128 + n (stopped by signal n)."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    commands: dict[str, Callable[[list[str]], int]] = {
+        "train": _train,
+        "eval": _eval,
+        "play": _play,
+        "tasks": _tasks,
+        "check-env": _check_env,
+    }
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"warpsac {version('warpsac')}")
+        return 0
+    if words[0] not in commands:
+        print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(commands)}", file=sys.stderr)
+        return 2
+    try:
+        return commands[words[0]](words[1:])
+    except (UserError, TrainingStopped) as error:
+        print(f"warpsac: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("warpsac: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parse(options: Any, words: list[str], command: str, **more: Any) -> Any:
+    return tyro.cli(options, args=words, prog=f"warpsac {command}", **more)
+
+
+# --- train
+
+
+def _train(words: list[str]) -> int:
+    from warpsac import runtime, training
+
+    if any(word == "--resume" or word.startswith("--resume=") for word in words):
+        asked: ResumeOptions = _parse(ResumeOptions, words, "train")
+        runtime.use_compilation_cache()
+        outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget)
+    else:
+        config, reason = train_config(words)
+        runtime.use_compilation_cache()
+        outcome = training.train(config, [reason])
+    for path in outcome.runs:
+        print(f"run folder: {path}")
+        print(f"learning curve: {path / 'curve.png'}")
+    if outcome.finished:
+        print(f"next: warpsac eval {outcome.runs[0]}")
+        return 0
+    print(f"stopped by {outcome.reason}; go on with: {training.resume_command(outcome.runs)}")
+    return 128 + outcome.signal if outcome.signal else 0
+
+
+def train_config(words: list[str]) -> tuple[Config, str]:
+    """The config that a train command asks for, and the line that explains its variant."""
+    task = words[0] if words and not words[0].startswith("-") else None
+    if task is None and not {"-h", "--help"} & set(words):
+        raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
+    target = envs.lookup(task or Config.task)
+    options = words[1:] if task else words
+    num_envs = _peek(options, "--env.num-envs")
+    try:
+        count = int(num_envs) if num_envs is not None else None
+    except ValueError:
+        count = None  # the parser says so below
+    config, reason = resolve(
+        target.name,
+        regime=target.regime,
+        family=target.family,
+        num_envs=count,
+        variant=_peek(options, "--variant"),
+        profile=_peek(options, "--profile"),
+    )
+    config = _parse(Config, options, f"train {task or 'TASK'}", default=config, description=TRAIN_HELP)
+    return validate(config), reason
+
+
+def _peek(words: list[str], option: str) -> str | None:
+    """The value of an option that decides the defaults of the others."""
+    spellings = {option, option.replace("-envs", "_envs")}
+    for word, following in zip(words, [*words[1:], None]):
+        if word in spellings:
+            return following
+        name, equals, value = word.partition("=")
+        if equals and name in spellings:
+            return value
+    return None
+
+
+# --- the others
+
+
+def _eval(words: list[str]) -> int:
+    from warpsac import evaluate, rundir
+    from warpsac.policy import load_policy
+
+    asked: EvalOptions = _parse(EvalOptions, words, "eval")
+    if asked.episodes is not None and asked.episodes < 1:
+        raise UserError(f"episodes = {asked.episodes}: must be at least 1")
+    run = rundir.open_run(asked.run)
+    policy = load_policy(asked.run)
+    target = envs.lookup(run.config.task)
+    episodes = asked.episodes or run.config.eval.episodes
+    env = envs.make(target.name, min(run.config.eval.num_envs, episodes), run.config.env)
+    found = evaluate.run_episodes(env, policy.normalized, episodes, evaluate.evaluation_seed(asked.seed, -1 % 2**32))
+    env.close()
+    row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
+    row |= evaluate.result_row(found, target.task)
+    if asked.json:
+        print(json.dumps(row))
+        return 0
+    table = Table(title=f"{target.name}, {run.config.variant}, step {policy.step:,}", show_header=False)
+    table.add_row("episodes", str(row["eval/episodes"]))
+    table.add_row("return", f"{row['eval/return']:.2f} ± {row['eval/return_std']:.2f}")
+    table.add_row("length", f"{row['eval/length']:.1f}")
+    if "eval/success" in row:
+        table.add_row("success", f"{100 * row['eval/success']:.1f} %")
+    if "eval/score" in row:
+        table.add_row("normalised score", f"{row['eval/score']:.3f}")
+    Console().print(table)
+    return 0
+
+
+def _play(words: list[str]) -> int:
+    from warpsac import play, rundir
+    from warpsac.policy import load_policy
+
+    asked: PlayOptions = _parse(PlayOptions, words, "play")
+    run = rundir.open_run(asked.run)
+    out = Path(asked.out) if asked.out else run.path / "policy.mp4"
+    total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed)
+    print(f"video: {out} (return {total:.1f})")
+    return 0
+
+
+def _tasks(words: list[str]) -> int:
+    asked: TasksOptions = _parse(TasksOptions, words, "tasks")
+    tasks = [task for task in all_tasks() if asked.family in (None, task.family)]
+    if not tasks:
+        raise UserError(f"family = '{asked.family}': must be one of {', '.join(EXTRAS)}")
+    states = {family: _availability(family) for family in {task.family for task in tasks}}
+    if asked.json:
+        print(json.dumps([dataclasses.asdict(task) | {"status": states[task.family]} for task in tasks]))
+        return 0
+    table = Table(title=f"{len(tasks)} tasks")
+    for column in (
+        "family",
+        "task",
+        "regime",
+        "actor obs",
+        "critic obs",
+        "action",
+        "score 0",
+        "score 1",
+        "here",
+    ):
+        table.add_column(column, justify="right" if column[:5] in ("actor", "criti", "actio", "score") else "left")
+    for task in tasks:
+        unit = " %" if task.metric == "success" else ""
+        scores = ["—" if s is None else f"{s:g}{unit}" for s in (task.random_score, task.normalize_score)]
+        sizes = (str(task.actor_obs_dim), str(task.critic_obs_dim), str(task.action_dim))
+        table.add_row(task.family, task.name, task.regime, *sizes, *scores, states[task.family])
+    Console().print(table)
+    return 0
+
+
+def _availability(family: str) -> str:
+    from importlib.util import find_spec
+
+    if family not in envs.FAMILIES:
+        return "not in this version"
+    return "ready" if find_spec("mujoco") else f"pip install 'warpsac[{EXTRAS[family]}]'"
+
+
+def _check_env(words: list[str]) -> int:
+    from warpsac.config import EnvConfig
+    from warpsac.envs.check import check_env
+
+    asked: CheckEnvOptions = _parse(CheckEnvOptions, words, "check-env")
+    findings = check_env(asked.id, EnvConfig(action_limit=asked.action_limit))
+    marks = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
+    table = Table(show_header=False, box=None)
+    for finding in findings:
+        table.add_row(marks[finding.level], finding.text)
+    Console(highlight=False).print(table)
+    fits = all(finding.level != "problem" for finding in findings)
+    print(f"{asked.id} fits: warpsac train {asked.id}" if fits else f"{asked.id} does not fit yet")
+    return 0 if fits else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""The learner's side of the host loop: all device state, the compiled programs, and their order.
+
+Calls return as soon as the work is dispatched; only reading an action, metrics or a snapshot waits.
+Replay is on the device or in host memory; both give the same batches.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac import interaction, normalize, pytree, sac
+from warpsac.envs import HostStep
+from warpsac.interaction import Setup
+from warpsac.replay import HostRing
+from warpsac.replay import ring as device_ring
+from warpsac.replay.age import effective_length
+from warpsac.replay.memory import Placement
+from warpsac.replay.snapshot import join_seeds, take_seed
+from warpsac.types import Array, Batch
+
+
+class Engine:
+    def __init__(self, setup: Setup, seeds: tuple[int, ...], placement: Placement, first_obs: np.ndarray):
+        self.setup = setup
+        self.placement = placement
+        self.keys = interaction.make_keys(seeds)
+        self.updates = 0  # learner updates made, as the host counts them
+        self.stored = 0  # interactions in the ring since it was created
+        self._count_at_last_learn = 0
+
+        def stacked(parts: list[Any]) -> Any:
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+
+        self.learner = stacked([sac.init_learner(setup.agent, seed) for seed in seeds])
+        self.exploration = stacked([sac.init_exploration(setup.agent, setup.ring.num_envs) for _ in seeds])
+        self.scale = stacked([normalize.init(setup.ring.num_envs) for _ in seeds])
+        self.sums = interaction.empty_sums(len(seeds))
+        self.empty_replay(first_obs)
+        self._compile()
+
+    def empty_replay(self, first_obs: np.ndarray) -> None:
+        self.stored = 0
+        if self.placement == "device":
+            self.ring = jax.jit(functools.partial(device_ring.init, self.setup.ring))(first_obs)
+        else:
+            self.host_ring = HostRing.init(self.setup.ring, first_obs)
+
+    def _compile(self) -> None:
+        """Wrap the pure functions; nothing is traced before the first call."""
+        setup, bind = self.setup, functools.partial
+        self._act_randomly = jax.jit(bind(interaction.act_randomly, setup))
+        self._act = jax.jit(bind(interaction.act, setup), donate_argnums=1)
+        self._act_best = jax.jit(bind(sac.best_action, setup.agent))
+        self._store = jax.jit(bind(interaction.store, setup), donate_argnums=(0, 1))
+        self._cut = jax.jit(lambda ring, mask, obs: device_ring.cut(ring, setup.ring, mask, obs), donate_argnums=0)
+        self._observe = jax.jit(bind(interaction.observe_rewards, setup), donate_argnums=0)
+        self._learn = {
+            phase: jax.jit(bind(interaction.learn, setup, phase=phase), donate_argnums=(0, 3))
+            for phase in range(setup.agent.config.policy_delay)
+        }
+        self._update = {
+            turn: jax.jit(bind(interaction.update, setup, actor_turn=turn), donate_argnums=(0, 3))
+            for turn in (True, False)
+        }
+        self._sample_keys = jax.jit(interaction.sample_keys)
+
+    @property
+    def programs(self) -> dict[str, Any]:
+        """The compiled programs by name, for counting traces."""
+        named = {
+            "act_randomly": self._act_randomly,
+            "act": self._act,
+            "act_best": self._act_best,
+            "store": self._store,
+            "observe": self._observe,
+        }
+        named |= {f"learn{phase}": program for phase, program in self._learn.items()}
+        return named | {f"update{turn}": program for turn, program in self._update.items()}
+
+    # --- one interaction
+
+    def act_randomly(self, counter: int) -> Array:
+        return self._act_randomly(self.keys, np.int32(counter))
+
+    def act(self, obs: np.ndarray, counter: int) -> Array:
+        action, self.exploration = self._act(self.learner.policy, self.exploration, obs, self.keys, np.int32(counter))
+        return action
+
+    def store(self, action: np.ndarray, step: HostStep) -> None:
+        result = step.result._replace(success=None)  # replay has no use for it
+        if self.placement == "device":
+            self.ring, self.scale = self._store(self.ring, self.scale, action, result, step.restart)
+        else:
+            if step.restart is not None:
+                self.host_ring.cut(*step.restart)
+            self.host_ring.add(action, result)
+            self.scale = self._observe(self.scale, result, step.restart)
+        self.stored += 1
+
+    def learn(self) -> None:
+        """All updates of one interaction."""
+        setup = self.setup
+        phase = self.updates % setup.agent.config.policy_delay
+        if self.placement == "device":
+            self.learner, self.sums = self._learn[phase](self.learner, self.ring, self.scale, self.sums, self.keys)
+        else:
+            for i, turn in enumerate(interaction.actor_turns(setup, phase)):
+                batch = self._host_batch(self.host_ring, self.updates + i)
+                self.learner, self.sums = self._update[turn](self.learner, batch, self.scale, self.sums, self.keys)
+        self.updates += setup.updates_per_step
+        self._count_at_last_learn = self.stored
+
+    def _host_batch(self, ring: HostRing, update: int) -> Batch:
+        setup = self.setup
+        keys = self._sample_keys(self.keys, np.int32(update))
+        return ring.sample(setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
+
+    def close_episodes(self, mask: np.ndarray, new_obs: np.ndarray) -> None:
+        """Cut the running episodes [S, N]: the simulator begins anew there."""
+        if self.placement == "device":
+            self.ring = self._cut(self.ring, mask, new_obs)
+        else:
+            self.host_ring.cut(mask, new_obs)
+        self.scale = self.scale._replace(ended=self.scale.ended | mask)
+
+    # --- reading
+
+    def best_policy(self, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+        """The deterministic policy of the seed at that position, as it is now."""
+        policy = jax.tree.map(lambda leaf: leaf[seed], self.learner.policy)
+        return lambda obs: np.asarray(self._act_best(policy, obs))
+
+    def read_metrics(self) -> list[dict[str, float]]:
+        """Means of the learner's metrics since the last reading, and the health of replay, for each seed."""
+        setup, ring = self.setup, self.replay_state
+        ages = device_ring.available_ages(ring, setup.ring, np if self.placement == "host" else jnp)
+        scale = jax.vmap(lambda state: normalize.scale(state, setup.agent.config.value_limit))(self.scale)
+        total, count, ages, scale = jax.device_get((self.sums.totals, self.sums.counts, ages, scale))
+        self.sums = interaction.empty_sums(setup.seeds)
+        reach = effective_length(setup.law, ages)
+        rows = []
+        for s in range(setup.seeds):
+            row = {name: float(total[name][s] / count[name][s]) for name in total if count[name][s] > 0}
+            if "policy/entropy" in row:
+                row["policy/entropy_target"] = setup.agent.entropy_target
+            row["reward/scale"] = float(scale[s])
+            row["replay/transitions"] = int(ages[s]) * setup.ring.num_envs
+            row["replay/effective_length"] = float(reach[s])
+            rows.append(row)
+        return rows
+
+    @property
+    def replay_state(self) -> device_ring.Ring:
+        return self.ring if self.placement == "device" else self.host_ring.state
+
+    def first_bad_updates(self) -> list[int]:
+        """For each seed the first update with a non-finite loss, or -1."""
+        return [int(index) for index in np.asarray(self.learner.first_bad)]
+
+    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray]:
+        """The minibatch that an update of the recent past was made on, drawn again.
+
+        Rows that replay has overwritten since are marked False in `intact`. (Where the side table of last
+        observations wrapped around since, the draw itself may differ: then read it as a like batch.)
+        """
+        setup, spec, per_step = self.setup, self.setup.ring, self.setup.updates_per_step
+        back = (self.updates - 1) // per_step - update // per_step
+        count = self._count_at_last_learn - back
+        ring = jax.tree.map(np.asarray, self.replay_state)
+        then = HostRing(spec, ring._replace(count=np.asarray(count, np.int32)))
+        keys = self._sample_keys(self.keys, np.int32(update))
+        words = np.asarray(device_ring.random_words(keys, setup.law, setup.batch_size, setup.sampler))
+        age, env = then.indices(setup.law, words, setup.sampler)
+        batch = then.gather(age, env, setup.gamma)
+        start = count - spec.n_step - age[seed]
+        intact = start > int(ring.count) - spec.rows
+        arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items()}
+        return arrays | {"age": age[seed], "env": env[seed], "intact": intact}
+
+    # --- saving and restoring, one seed at a time
+
+    def snapshot(self, seed: int, with_replay: bool) -> dict[str, dict[str, np.ndarray]]:
+        def part(tree: Any) -> dict[str, np.ndarray]:
+            return pytree.flatten(jax.tree.map(lambda leaf: leaf[seed], tree))
+
+        groups = {
+            "policy": part(self.learner.policy),
+            "learner": part(self.learner),
+            "interaction": part({"exploration": self.exploration, "scale": self.scale, "sums": self.sums}),
+        }
+        if with_replay:
+            groups["replay"] = take_seed(self.replay_state, self.setup.ring, seed)
+        return groups
+
+    def restore(self, parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], updates: int, where: str) -> None:
+        """State of all seeds from their snapshots; replay only if every snapshot has it."""
+
+        def joined(template: Any, group: str) -> Any:
+            one = jax.tree.map(lambda leaf: leaf[0], template)
+            trees = [pytree.restore(one, part[group], where) for part in parts]
+            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+        self.learner = joined(self.learner, "learner")
+        state = joined({"exploration": self.exploration, "scale": self.scale, "sums": self.sums}, "interaction")
+        self.exploration, self.scale, self.sums = state["exploration"], state["scale"], state["sums"]
+        self.updates = updates
+        if all("replay" in part for part in parts):
+            ring = join_seeds(self.setup.ring, [part["replay"] for part in parts], where)
+            self.stored = int(ring.count)
+            self._count_at_last_learn = self.stored
+            if self.placement == "device":
+                self.ring = jax.tree.map(jnp.asarray, ring)
+            else:
+                self.host_ring = HostRing(self.setup.ring, ring)

@@ -1,0 +1,132 @@
+"""The contract between simulators and everything else, and the lazy registry of families.
+
+Nothing about a simulator leaks out of its file: importing this module imports no simulator, and
+`make("Hopper-v4", ...)` imports only the one it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from warpsac.config import EnvConfig
+from warpsac.errors import UserError
+from warpsac.tasks import EXTRAS, Regime, Task, find, suggestions
+from warpsac.types import ObsViews, Restart, StepResult
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a set of environments is, attribute by attribute."""
+
+    task: str
+    family: str
+    num_envs: int
+    views: ObsViews
+    """Size of the observation vector, and which parts of it actor and critic see."""
+    action_dim: int
+    action_low: tuple[float, ...]
+    """The simulator's own range; the contract's actions lie in [-1, 1] and are rescaled to it."""
+    action_high: tuple[float, ...]
+    episode_limit: int | None
+    """Steps after which an episode is truncated; None if the simulator sets no limit."""
+    control_hz: float | None
+    """Control steps per simulated second, where the simulator tells."""
+    has_success: bool
+    """Whether steps carry a success flag."""
+    restorable: bool
+    """Whether `get_state` and `set_state` continue an episode exactly."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of the simulator's packages."""
+
+
+class HostStep(NamedTuple):
+    """One vector step of a host simulator."""
+
+    result: StepResult
+    restart: Restart | None  # environments started anew before the step, None in the usual case
+    faults: int | np.ndarray  # faulty steps met on the way; [S] for the environments of all seeds
+
+
+class HostEnv(Protocol):
+    """N environments of a simulator that is stepped from Python."""
+
+    spec: EnvSpec
+
+    def reset(self, seed: int) -> np.ndarray:
+        """Begin anew; same seed, same episodes. Returns observations [N, D]."""
+
+    def send(self, action: np.ndarray) -> None:
+        """Hand over actions [N, A] in [-1, 1]."""
+
+    def recv(self) -> HostStep:
+        """The result of the step begun by `send`. Ended episodes are reset, see `StepResult`."""
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """All that is needed to go on from here, as plain arrays; None where it cannot be had."""
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def render(self) -> np.ndarray:
+        """An RGB image [H, W, 3] of environment 0."""
+
+    def close(self) -> None: ...
+
+
+# family -> module with `make(task_name, num_envs, config, render) -> HostEnv`
+FAMILIES = {"mujoco": "warpsac.envs.gym", "gymnasium": "warpsac.envs.gym", "probe": "warpsac.envs.probe"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A task name, understood: which family makes it, and its table entry if it is a benchmark task."""
+
+    name: str
+    family: str
+    task: Task | None
+
+    @property
+    def regime(self) -> Regime | None:
+        return self.task.regime if self.task else None
+
+
+def lookup(name: str) -> Target:
+    """Understand a task name, or say what is wrong with it and what may have been meant."""
+    task = find(name)
+    if task is not None:
+        return Target(task.name, task.family, task)
+    if name.startswith("probe-"):
+        from warpsac.envs import probe
+
+        if name in probe.TASKS:
+            return Target(name, "probe", None)
+        raise UserError(f"unknown task '{name}'; probe tasks: {', '.join(probe.TASKS)}")
+    from warpsac.envs import gym
+
+    if gym.is_registered(name):
+        return Target(name, "gymnasium", None)
+    near = suggestions(name, gym.registered_ids())
+    hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
+    raise UserError(f"unknown task '{name}': {hint}")
+
+
+def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
+    """Environments of a task, not yet reset."""
+    target = lookup(name)
+    if target.family not in FAMILIES:
+        raise UserError(f"{target.name}: the {target.family} family is not in this version of warpsac")
+    module: Any = importlib.import_module(FAMILIES[target.family])
+    try:
+        return module.make(target.name, num_envs, config or EnvConfig(), render)
+    except ImportError as error:
+        extra = EXTRAS.get(target.family)
+        if extra is None:
+            raise
+        missing = getattr(error, "name", None) or str(error)
+        raise UserError(
+            f"{target.name} needs the {target.family} simulator ({missing} is missing): pip install 'warpsac[{extra}]'"
+        ) from None

@@ -1,0 +1,180 @@
+"""Gym-MuJoCo (v4, v5) and any other registered gymnasium environment with a bounded Box action."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import warnings
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from warpsac.config import EnvConfig
+from warpsac.envs import EnvSpec
+from warpsac.envs.host import InProcessEnvs
+from warpsac.errors import UserError
+from warpsac.types import ObsViews
+
+
+def registered_ids() -> list[str]:
+    return sorted(gymnasium.registry)
+
+
+def is_registered(name: str) -> bool:
+    """Whether gymnasium knows the id; `module:Id` imports the module that registers it first."""
+    module, _, env_id = name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise UserError(f"task '{name}': cannot import module '{module}' ({error})") from None
+    return env_id in gymnasium.registry
+
+
+def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
+    first = build_single(name, render)
+    success_key = find_success_key(first)
+    spec = describe(name, first, num_envs, config, success_key is not None)
+    return InProcessEnvs(
+        spec,
+        build=lambda: build_single(name, render),
+        max_faults=config.max_faults,
+        first=first,
+        success_of=(lambda info: info.get(success_key, False)) if success_key else None,
+    )
+
+
+def build_single(name: str, render: bool = False) -> Any:
+    with warnings.catch_warnings():
+        # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
+        warnings.filterwarnings("ignore", message=".*is out of date.*")
+        warnings.filterwarnings("ignore", message=".*Overriding environment.*")
+        try:
+            env = gymnasium.make(name, disable_env_checker=True, render_mode="rgb_array" if render else None)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ImportError(str(error), name="mujoco") from None
+    if isinstance(env.observation_space, gymnasium.spaces.Dict):
+        env = gymnasium.wrappers.FlattenObservation(env)
+    if hasattr(env.unwrapped, "data") and hasattr(env.unwrapped, "model"):
+        return MujocoSnapshot(env)
+    return env
+
+
+def find_success_key(env: Any) -> str | None:
+    """The info key by which an environment reports success, seen by trying one step; None if it has none."""
+    space = env.action_space
+    try:
+        _, info = env.reset(seed=0)
+        action = np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+        keys = {*info, *env.step(action)[4]}
+    except Exception:
+        return None  # a faulty environment shows itself when it is used
+    return next((key for key in ("is_success", "success") if key in keys), None)
+
+
+def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success: bool) -> EnvSpec:
+    """The spec of a single environment, or a clear line on why it does not fit."""
+    spaces = gymnasium.spaces
+    action, observation = env.action_space, env.observation_space
+    if not isinstance(action, spaces.Box):
+        raise UserError(f"{name}: action space is {type(action).__name__}; warpsac needs a continuous Box")
+    if not isinstance(observation, spaces.Box):
+        raise UserError(
+            f"{name}: observation space is {type(observation).__name__}; it must be a Box or a Dict of them"
+        )
+    low, high = np.asarray(action.low, float).reshape(-1), np.asarray(action.high, float).reshape(-1)
+    unbounded = ~(np.isfinite(low) & np.isfinite(high))
+    if unbounded.any():
+        if config.action_limit is None:
+            raise UserError(f"{name}: action space has no bounds; give them with --env.action-limit, e.g. 1.0")
+        low = np.where(unbounded, -config.action_limit, low)
+        high = np.where(unbounded, config.action_limit, high)
+    size = int(np.prod(observation.shape))
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    step_seconds = getattr(env.unwrapped, "dt", None)
+    packages = ["gymnasium", "mujoco"] if isinstance(env, MujocoSnapshot) else ["gymnasium"]
+    return EnvSpec(
+        task=name,
+        family="mujoco" if isinstance(env, MujocoSnapshot) else "gymnasium",
+        num_envs=num_envs,
+        views=ObsViews(size, size),
+        action_dim=low.size,
+        action_low=tuple(low.tolist()),
+        action_high=tuple(high.tolist()),
+        episode_limit=limit,
+        control_hz=1.0 / step_seconds if step_seconds else None,
+        has_success=has_success,
+        restorable=all(callable(getattr(env, method, None)) for method in ("get_state", "set_state")),
+        versions=package_versions(packages),
+    )
+
+
+def package_versions(packages: list[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class MujocoSnapshot(gymnasium.Wrapper):
+    """A MuJoCo environment whose state between two steps can be taken and put back exactly.
+
+    The physics state alone is not enough: rewards and observations also read derived quantities
+    (body positions, contact forces) that a step leaves behind, so all fixed-size arrays are kept.
+    """
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        import mujoco
+
+        base: Any = self.env.unwrapped
+        model, data = base.model, base.data
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
+        mujoco.mj_getState(model, data, physics, kind)
+        state = {f"data/{name}": np.array(getattr(data, name)) for name in _fixed_arrays(model, data)}
+        state["physics"] = physics
+        state["elapsed"] = np.asarray(_time_limit(self.env)._elapsed_steps if _time_limit(self.env) else 0)
+        state["random"] = np.frombuffer(json.dumps(base.np_random.bit_generator.state).encode(), np.uint8).copy()
+        return state
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        import mujoco
+
+        base: Any = self.env.unwrapped
+        model, data = base.model, base.data
+        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        mujoco.mj_setState(model, data, np.asarray(state["physics"], np.float64), kind)
+        for name in _fixed_arrays(model, data):
+            getattr(data, name)[...] = state[f"data/{name}"]
+        limit = _time_limit(self.env)
+        if limit is not None:
+            limit._elapsed_steps = int(state["elapsed"])
+        base.np_random.bit_generator.state = json.loads(bytes(state["random"]).decode())
+
+
+def _time_limit(env: Any) -> Any:
+    while env is not env.unwrapped:
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return env
+        env = env.env
+    return None
+
+
+def _fixed_arrays(model: Any, data: Any) -> list[str]:
+    """Names of MjData's float arrays whose size the model alone decides (contacts come and go)."""
+    sizes = {model.nq, model.nv, model.nu, model.na, model.nbody, model.ngeom, model.nsite, model.nsensordata}
+    return [
+        name
+        for name in dir(data)
+        if not name.startswith(("_", "efc_", "contact", "iefc", "flex"))
+        and isinstance(value := getattr(data, name, None), np.ndarray)
+        and value.dtype == np.float64
+        and value.ndim >= 1
+        and value.shape[0] in sizes
+        and value.size > 0
+    ]

@@ -1,0 +1,61 @@
+"""Complete episodes of the deterministic policy, on environments of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from warpsac.envs import HostEnv
+from warpsac.episodes import Episode, EpisodeTracker, summary
+from warpsac.tasks import Task
+
+# Evaluation n of a run with seed s begins from this seed sequence: never that of the training episodes.
+EVALUATION_STREAM = 0x0E7A1
+
+
+def evaluation_seed(seed: int, index: int) -> int:
+    return int(np.random.SeedSequence([seed, EVALUATION_STREAM, index]).generate_state(1)[0])
+
+
+def run_episodes(
+    env: HostEnv,
+    policy: Callable[[np.ndarray], np.ndarray],
+    episodes: int,
+    seed: int,
+    on_step: Callable[[], None] | None = None,
+) -> list[Episode]:
+    """Exactly `episodes` complete episodes, shared out evenly over the environments beforehand.
+
+    Taking whichever episodes end first would prefer short ones; here environment i runs the i-th,
+    (i + N)-th, ... whatever their lengths.
+    """
+    num_envs = env.spec.num_envs
+    quota = np.array([len(range(i, episodes, num_envs)) for i in range(num_envs)])
+    tracker = EpisodeTracker(num_envs)
+    found: list[Episode] = []
+    obs = env.reset(seed)
+    while quota.any():
+        env.send(policy(obs))
+        step = env.recv()
+        obs = step.result.obs
+        if step.restart is not None:
+            tracker.forget(np.flatnonzero(step.restart.mask))
+        for episode in tracker.observe(step.result):
+            if quota[episode.env] > 0:
+                quota[episode.env] -= 1
+                found.append(episode)
+        if on_step is not None:
+            on_step()
+    return found
+
+
+def result_row(episodes: list[Episode], task: Task | None) -> dict[str, float]:
+    """The metrics of one evaluation; success and score only where the task has them."""
+    row = summary(episodes, "eval")
+    row["eval/return_std"] = float(np.std([e.total for e in episodes]))
+    row["eval/episodes"] = len(episodes)
+    score = task.score(row["eval/return"], row.get("eval/success")) if task else None
+    if score is not None:
+        row["eval/score"] = score
+    return row

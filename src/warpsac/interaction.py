@@ -1,0 +1,216 @@
+"""One interaction of all seeds as pure functions: act, store, learn. Host and fused loops use the same.
+
+Arrays lead with the seed axis [S, ...]. Random numbers come from counters, not from a state that is
+passed on: the key of seed s for its k-th action or update is fold_in(stream key of s, k), so a resumed
+run, or a seed trained in company, draws what it would have drawn anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from warpsac import normalize, sac
+from warpsac.config import Config
+from warpsac.envs import EnvSpec
+from warpsac.normalize import RewardScale
+from warpsac.replay import ring as replay
+from warpsac.replay.age import AgeLaw
+from warpsac.replay.ring import Ring, RingSpec
+from warpsac.sac import Agent, Exploration, Learner, Policy
+from warpsac.types import Array, Batch, Restart, StepResult
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that stays fixed during a run; static under `jax.jit`."""
+
+    agent: Agent
+    ring: RingSpec
+    law: AgeLaw
+    sampler: Literal["exact", "buckets"]
+    batch_size: int
+    updates_per_step: int
+
+    @property
+    def seeds(self) -> int:
+        return self.ring.num_seeds
+
+    @property
+    def gamma(self) -> float:
+        return self.agent.config.gamma
+
+
+def make_setup(config: Config, env: EnvSpec) -> Setup:
+    return Setup(
+        agent=Agent(config.learner, env.views, env.action_dim, config.horizon_updates),
+        ring=RingSpec(
+            capacity=config.replay.capacity,
+            num_envs=config.env.num_envs,
+            num_seeds=len(config.seeds),
+            obs_dim=env.views.obs_dim,
+            action_dim=env.action_dim,
+            n_step=config.replay.n_step,
+            final_slots=config.replay.final_slots,
+            storage=config.replay.storage,
+        ),
+        law=AgeLaw.of(config.replay.decay_steps, config.replay.weight_floor),
+        sampler=config.replay.sampler,
+        batch_size=config.replay.batch_size,
+        updates_per_step=config.updates_per_step,
+    )
+
+
+class Keys(NamedTuple):
+    """The root of each random stream, [S]."""
+
+    act: Array
+    sample: Array
+    noise: Array
+
+
+def make_keys(seeds: tuple[int, ...]) -> Keys:
+    roots = [jax.random.key(seed) for seed in seeds]
+    return Keys(*(jnp.stack([jax.random.fold_in(root, i) for root in roots]) for i in range(3)))
+
+
+def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:
+    """The function of one seed applied to all; with one seed, exactly the one-seed program."""
+    if seeds > 1:
+        return jax.vmap(function)
+
+    def single(*arguments: Any) -> Any:
+        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
+
+    return single
+
+
+def _stream(keys: Array, counter: Array) -> Array:
+    return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(counter, keys.shape))
+
+
+# --- acting
+
+
+def act_randomly(setup: Setup, keys: Keys, interaction: Array) -> Array:
+    """Uniform actions [S, N, A] of the warm-up."""
+    num_envs = setup.ring.num_envs
+    draw = over_seeds(lambda key: sac.random_action(setup.agent, num_envs, key), setup.seeds)
+    return draw(_stream(keys.act, interaction))
+
+
+def act(
+    setup: Setup, policy: Policy, exploration: Exploration, obs: Array, keys: Keys, interaction: Array
+) -> tuple[Array, Exploration]:
+    """Exploring actions [S, N, A] of the current policy."""
+    explore = over_seeds(lambda *arguments: sac.explore(setup.agent, *arguments), setup.seeds)
+    return explore(policy, exploration, obs, _stream(keys.act, interaction))
+
+
+def act_best(setup: Setup, policy: Policy, obs: Array) -> Array:
+    """Deterministic actions for observations [S, N, D]."""
+    return over_seeds(lambda *arguments: sac.best_action(setup.agent, *arguments), setup.seeds)(policy, obs)
+
+
+# --- storing
+
+
+def observe_rewards(setup: Setup, scale: RewardScale, step: StepResult, restart: Restart | None) -> RewardScale:
+    if restart is not None:
+        scale = over_seeds(normalize.forget_episodes, setup.seeds)(scale, restart.mask)
+    observe = over_seeds(lambda s, r, e: normalize.observe(s, r, e, setup.gamma), setup.seeds)
+    return observe(scale, step.reward, step.terminated | step.truncated)
+
+
+def store(
+    setup: Setup, ring: Ring, scale: RewardScale, action: Array, step: StepResult, restart: Restart | None
+) -> tuple[Ring, RewardScale]:
+    if restart is not None:
+        ring = replay.cut(ring, setup.ring, restart.mask, restart.obs)
+    return replay.add(ring, setup.ring, action, step), observe_rewards(setup, scale, step, restart)
+
+
+# --- learning
+
+
+class MetricSums(NamedTuple):
+    """Sums of the learner's metrics since they were last read, so that the host need not see each."""
+
+    totals: dict[str, Array]  # float32 [S]
+    counts: dict[str, Array]  # float32 [S]
+
+
+METRIC_NAMES = (
+    "loss/actor",
+    "loss/critic",
+    "optimizer/learning_rate",
+    "policy/alpha",
+    "policy/entropy",
+    "policy/saturation",
+    "value/edge_high",
+    "value/edge_low",
+    "value/mean",
+)
+
+
+def empty_sums(seeds: int) -> MetricSums:
+    def zeros() -> dict[str, Array]:
+        return {name: jnp.zeros(seeds, jnp.float32) for name in METRIC_NAMES}
+
+    return MetricSums(zeros(), zeros())
+
+
+def add_metrics(sums: MetricSums, metrics: dict[str, Array]) -> MetricSums:
+    return MetricSums(
+        {name: total + metrics[name] if name in metrics else total for name, total in sums.totals.items()},
+        {name: count + (name in metrics) for name, count in sums.counts.items()},
+    )
+
+
+def sample_keys(keys: Keys, updates: Array) -> Array:
+    """The keys [S] that draw the minibatch of an update."""
+    return _stream(keys.sample, updates)
+
+
+def sample(setup: Setup, ring: Ring, keys: Array) -> Batch:
+    return replay.sample(ring, setup.ring, setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
+
+
+def update(
+    setup: Setup,
+    learner: Learner,
+    batch: Batch,
+    scale: RewardScale,
+    sums: MetricSums,
+    keys: Keys,
+    actor_turn: bool,
+) -> tuple[Learner, MetricSums]:
+    """One update of every seed on its minibatch."""
+
+    def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
+        reward_scale = normalize.scale(scale, setup.agent.config.value_limit)
+        key = jax.random.fold_in(key, learner.updates)
+        return sac.update(setup.agent, learner, batch, reward_scale, key, actor_turn)
+
+    learner, metrics = over_seeds(one, setup.seeds)(learner, batch, scale, keys.noise)
+    return learner, add_metrics(sums, metrics)
+
+
+def actor_turns(setup: Setup, phase: int) -> list[bool]:
+    """Which updates of an interaction are an actor's turn; `phase` is the update index modulo the delay."""
+    delay = setup.agent.config.policy_delay
+    return [(phase + i) % delay == 0 for i in range(setup.updates_per_step)]
+
+
+def learn(
+    setup: Setup, learner: Learner, ring: Ring, scale: RewardScale, sums: MetricSums, keys: Keys, phase: int
+) -> tuple[Learner, MetricSums]:
+    """All updates of one interaction, unrolled: the policy delay is part of the program."""
+    for turn in actor_turns(setup, phase):
+        batch = sample(setup, ring, sample_keys(keys, learner.updates))
+        learner, sums = update(setup, learner, batch, scale, sums, keys, turn)
+    return learner, sums

@@ -1,0 +1,63 @@
+"""A trained policy, loaded from a run folder, acting on NumPy observations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from warpsac import checkpoint, pytree, rundir, sac
+from warpsac.errors import UserError
+from warpsac.types import ObsViews
+
+
+class LoadedPolicy:
+    """The deterministic policy of a run.
+
+    Called with one observation [D] or a batch [N, D] as the simulator gives them (the actor's part is
+    enough), it returns actions in the simulator's own range.
+    """
+
+    def __init__(self, agent: sac.Agent, policy: sac.Policy, step: int, info: dict[str, Any]):
+        self.agent = agent
+        self.policy = policy
+        self.step = step
+        """Environment steps after which it was saved."""
+        self.info = info
+        self._low, self._high = (np.asarray(info[f"action_{end}"], np.float32) for end in ("low", "high"))
+        self._act = jax.jit(lambda obs: sac.best_action(agent, policy, obs))
+
+    def normalized(self, obs: np.ndarray) -> np.ndarray:
+        """Actions [N, A] in [-1, 1] for observations [N, D]."""
+        return np.asarray(self._act(obs))
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        rows = np.asarray(obs, np.float32)
+        views = self.agent.views
+        if rows.shape[-1:] not in ((views.obs_dim,), (views.actor_dim,)) or rows.ndim > 2:
+            raise ValueError(
+                f"observation has shape {rows.shape}; expected [{views.actor_dim}] or [N, {views.actor_dim}]"
+            )
+        action = self.normalized(np.atleast_2d(rows))
+        action = self._low + (action + 1) / 2 * (self._high - self._low)
+        return action[0] if rows.ndim == 1 else action
+
+
+def load_policy(run: Path | str) -> LoadedPolicy:
+    """The policy of the run's newest good checkpoint."""
+    folder = rundir.open_run(run)
+    found = checkpoint.newest_good(folder.checkpoints, groups=("policy",))
+    if found is None:
+        raise UserError(f"{folder.path}: has no good checkpoint yet")
+    spec = found.info["env_spec"]
+    agent = sac.Agent(
+        config=folder.config.learner,
+        views=ObsViews(spec["obs_dim"], spec["actor_dim"], spec["critic_start"]),
+        action_dim=len(spec["action_low"]),
+        horizon_updates=folder.config.horizon_updates,
+    )
+    template = sac.init_policy(agent)
+    policy = pytree.restore(template, found.arrays["policy"], str(found.path))
+    return LoadedPolicy(agent, policy, found.step, spec)

@@ -1,0 +1,248 @@
+"""What a person sees while it trains: a live display on a terminal, plain lines everywhere else.
+
+The display never stops training: whatever goes wrong with the terminal is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+Phase = Literal["compiling", "collecting", "training", "evaluating", "saving"]
+Row = Mapping[str, Any]
+
+UNKNOWN = "—"
+PLAIN_INTERVAL = 2.0  # seconds between two plain lines
+RATE_WINDOW = 60.0  # seconds over which speed and remaining time are measured
+
+
+class Progress:
+    """Shows where a run of one or several seeds stands.
+
+    `update` takes the row of one seed or a sequence of rows, one for each seed: then the mean is shown
+    with the range. A key that no row has had yet shows as a dash.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        title: str = "",
+        start_step: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._total = max(total_steps, 1)
+        self._title = title
+        self._console = console or Console()
+        self._clock = clock
+        self._started = clock()
+        self._step = start_step
+        self._phase: Phase = "compiling"
+        self._spinner = Spinner("dots")
+        self._latest: dict[str, list[float]] = {}  # key -> value of each seed
+        self._evaluated_at: int | None = None
+        self._history: deque[tuple[float, int]] = deque([(self._started, start_step)])
+        self._line_due = -math.inf
+        self._live: Live | None = None
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(self, console=self._console, refresh_per_second=4)
+            self._live.start()
+
+    def message(self, text: str) -> None:
+        """A line that stays, above the display."""
+        with contextlib.suppress(OSError):
+            if self._live:
+                self._console.print(Text(text))
+            else:
+                self._plain(text)
+
+    def phase(self, name: Phase) -> None:
+        """What is being done now; plain output announces compiling only: nothing else moves meanwhile."""
+        if name == "compiling" and not self._live:
+            self._plain("compiling ...")
+        self._phase = name
+
+    def update(self, step: int, rows: Row | Sequence[Row]) -> None:
+        """New rows at `step`, one for each seed."""
+        rows = [rows] if isinstance(rows, Mapping) else list(rows)
+        for key in dict.fromkeys(key for row in rows for key in row):
+            values = [float(row[key]) for row in rows if _is_number(row.get(key))]
+            if values:
+                self._latest[key] = values
+        self._step = max(self._step, step)
+        now = self._clock()
+        self._history.append((now, self._step))
+        while len(self._history) > 2 and now - self._history[1][0] > RATE_WINDOW:
+            self._history.popleft()
+        evaluated = any("eval/return" in row for row in rows)
+        if evaluated:
+            self._evaluated_at = step
+        if self._live is None:
+            if evaluated:
+                self._plain(self._evaluation_line())
+            elif now >= self._line_due:
+                self._line_due = now + PLAIN_INTERVAL
+                self._plain(self._train_line())
+
+    def close(self) -> None:
+        """Leave the last state of the display on the screen."""
+        if self._live is not None:
+            with contextlib.suppress(OSError):
+                self._live.stop()
+            self._live = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- what is known --------------------------------------------------------------------------------
+
+    def _rate(self) -> float | None:
+        """Environment steps per second, all seeds advancing together."""
+        if "time/steps_per_second" in self._latest:
+            return _mean(self._latest["time/steps_per_second"])
+        (start, first), (end, last) = self._history[0], self._history[-1]
+        return (last - first) / (end - start) if end > start and last > first else None
+
+    def _remaining(self) -> str:
+        (start, first), (end, last) = self._history[0], self._history[-1]
+        if last <= first or end <= start:
+            return UNKNOWN
+        return _duration((self._total - self._step) * (end - start) / (last - first))
+
+    def _show(self, key: str, form: str = ".4g") -> str:
+        """Mean over the seeds, and the range if they differ."""
+        values = self._latest.get(key)
+        if not values:
+            return UNKNOWN
+        text = format(_mean(values), form)
+        if min(values) < max(values):
+            text += f" ({format(min(values), form)} to {format(max(values), form)})"
+        return text
+
+    def _evaluation(self) -> str:
+        text = self._show("eval/return", ",.1f")
+        spread = self._latest.get("eval/return_std")
+        # With several seeds the range over seeds is there already; the spread over episodes would confuse.
+        return f"{text} ± {spread[0]:,.1f}" if spread and len(spread) == 1 else text
+
+    # --- plain lines ----------------------------------------------------------------------------------
+
+    def _plain(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._console.file.write(text + "\n")
+            self._console.file.flush()
+
+    def _train_line(self) -> str:
+        parts = [f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})", self._phase]
+        for label, key, form in (
+            ("return", "episode/return", ",.1f"),
+            ("success", "episode/success", ".3f"),
+            ("critic", "loss/critic", ".4g"),
+            ("actor", "loss/actor", ".4g"),
+            ("entropy", "policy/entropy", ".3g"),
+            ("alpha", "policy/alpha", ".3g"),
+        ):
+            if key in self._latest:
+                parts.append(f"{label} {self._show(key, form)}")
+        rate = self._rate()
+        if rate is not None:
+            parts.append(f"{rate:,.0f} steps/s")
+        if self._remaining() != UNKNOWN:
+            parts.append(f"{self._remaining()} left")
+        return " | ".join(parts)
+
+    def _evaluation_line(self) -> str:
+        parts = [f"evaluation at step {self._evaluated_at or 0:,}: return {self._evaluation()}"]
+        for label, key, form in (
+            ("length", "eval/length", ",.1f"),
+            ("success", "eval/success", ".3f"),
+            ("score", "eval/score", ".3f"),
+        ):
+            if key in self._latest:
+                parts.append(f"{label} {self._show(key, form)}")
+        return ", ".join(parts)
+
+    # --- the live display -----------------------------------------------------------------------------
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table(pairs=2)
+        unlimited = options.update(max_width=10_000)
+        if console.measure(table, options=unlimited).maximum > options.max_width:
+            table = self._table(pairs=1)
+        yield Group(*self._head(), table)
+
+    def _head(self) -> tuple[Table, Table, Text]:
+        """What is being done; how far; how fast."""
+        self._spinner.update(text=Text(self._phase, style="bold cyan"))
+        activity, bar = Table.grid(padding=(0, 1)), Table.grid(padding=(0, 1))
+        activity.add_row(self._spinner, Text(self._title))
+        bar.add_row(
+            ProgressBar(total=self._total, completed=self._step, width=40),
+            Text(f"{self._step / self._total:.1%}"),
+            Text(f"{self._step:,}/{self._total:,}"),
+        )
+        rate = self._rate()
+        times = Text(
+            f"{_duration(self._clock() - self._started)} elapsed · {self._remaining()} left · "
+            f"{UNKNOWN if rate is None else format(rate, ',.0f')} steps/s",
+            style="dim",
+        )
+        return activity, bar, times
+
+    def _table(self, pairs: int) -> Table:
+        evaluation = self._evaluation()
+        if self._evaluated_at is not None:
+            evaluation += f" at {self._evaluated_at:,}"
+        cells = [
+            ("episode return", self._show("episode/return", ",.1f")),
+            ("evaluation return", evaluation),
+            ("critic loss", self._show("loss/critic")),
+            ("actor loss", self._show("loss/actor")),
+            ("entropy", f"{self._show('policy/entropy')} → {self._show('policy/entropy_target')}"),
+            ("alpha", self._show("policy/alpha")),
+            ("reward scale", self._show("reward/scale")),
+            ("replay", self._show("replay/transitions", ",.0f")),
+        ]
+        for label, key in (
+            ("episode success", "episode/success"),
+            ("evaluation success", "eval/success"),
+            ("evaluation score", "eval/score"),
+        ):
+            if key in self._latest:  # only tasks that have one
+                cells.append((label, self._show(key, ".3f")))
+        if any(self._latest.get("faults/count", ())):
+            cells.append(("simulator faults", self._show("faults/count", ",.0f")))
+        table = Table.grid(padding=(0, 2))
+        for style in ("dim", "bold") * pairs:
+            table.add_column(style=style, no_wrap=True)
+        for start in range(0, len(cells), pairs):
+            table.add_row(*(Text(text) for cell in cells[start : start + pairs] for text in cell))
+        return table
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and not isinstance(value, (str, bool))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

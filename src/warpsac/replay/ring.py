@@ -1,0 +1,317 @@
+"""The compact replay ring: every observation stored once, n-step transitions built when sampled.
+
+Row t of the ring belongs to interaction step t (modulo the number of rows). It holds the observation of
+every environment before the step, the action, the reward, and whether the episode ended there:
+
+    step        t-2     t-1      t          t counts the steps added so far
+    obs         o_0     o_1      o'_0       row t already holds the observation to act on
+    action      a_0     a_1      .
+    reward      r_0     r_1      .
+    end          0       e       .          here step t-1 was the last of its episode
+
+`add` writes action, reward and end at row t and the next observation at row t + 1. Where an episode ends,
+row t + 1 holds the first observation of the next one, so the true last observation goes to a side table
+of F slots, itself a ring. `end` is 0 while the episode goes on, and otherwise the slot + 1: positive if
+the episode was truncated, negative if it terminated. If the table wraps around, the rows that still need
+an overwritten slot leave replay, and all older ones with them: memory is bounded, and the age law
+stays exact over the ages 0..available_ages-1 that remain.
+
+Age 0 is the newest step whose n-step window is complete: t - n. With K = capacity // N ages, K + n rows
+hold every window.
+
+All functions are pure, and the same for NumPy arrays and JAX arrays except where XLA needs its own way
+to write in place (`add`, `cut`, here) and NumPy its own (`host.HostRing`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
+
+from warpsac.errors import UserError
+from warpsac.replay import age as age_law
+from warpsac.replay.age import AgeLaw, Sampler
+from warpsac.types import Array, Batch, StepResult
+
+FLOAT16_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class RingSpec:
+    """Sizes of a ring; static."""
+
+    capacity: int  # transitions of one seed
+    num_envs: int
+    obs_dim: int
+    action_dim: int
+    num_seeds: int = 1
+    n_step: int = 1
+    final_slots: int = 0  # slots of the side table for each seed; 0: automatic
+    storage: Literal["float32", "float16"] = "float32"
+
+    def __post_init__(self) -> None:
+        if self.ages < 1:
+            raise UserError(f"replay.capacity = {self.capacity}: must hold env.num_envs = {self.num_envs}")
+        if self.final_slots and self.final_slots < self.num_envs:
+            raise UserError(f"replay.final_slots = {self.final_slots}: must be at least env.num_envs = {self.num_envs}")
+        if self.rows * self.num_seeds * self.num_envs >= 2**31:
+            raise UserError(
+                f"replay.capacity = {self.capacity}: over all {self.num_seeds} seeds it must stay below 2147483648"
+            )
+
+    @property
+    def ages(self) -> int:
+        """K: interaction steps that replay holds."""
+        return self.capacity // self.num_envs
+
+    @property
+    def rows(self) -> int:
+        return self.ages + self.n_step
+
+    @property
+    def finals(self) -> int:
+        """F: slots of the side table, for each seed."""
+        return self.final_slots or max(2 * self.num_envs, self.capacity // 20)
+
+    @property
+    def transition_bytes(self) -> int:
+        """Bytes of one stored transition, without its share of the side table."""
+        return self.obs_dim * np.dtype(self.storage).itemsize + 4 * (self.action_dim + 2)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole ring, all seeds."""
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays)
+
+    @property
+    def arrays(self) -> Ring:
+        """Shape and dtype of every field."""
+        rows, seeds, envs, finals = self.rows, self.num_seeds, self.num_envs, self.finals
+        return Ring(
+            obs=((rows, seeds, envs, self.obs_dim), self.storage),
+            action=((rows, seeds, envs, self.action_dim), "float32"),
+            reward=((rows, seeds, envs), "float32"),
+            end=((rows, seeds, envs), "int32"),
+            finals=((seeds, finals, self.obs_dim), self.storage),
+            final_row=((seeds, finals), "int32"),
+            final_count=((seeds,), "int32"),
+            oldest=((seeds,), "int32"),
+            count=((), "int32"),
+        )
+
+
+class Ring(NamedTuple):
+    """The ring's arrays: S seeds (which step together), N environments each, R rows, F side slots."""
+
+    obs: Array  # storage dtype [R, S, N, D]
+    action: Array  # float32 [R, S, N, A]
+    reward: Array  # float32 [R, S, N]
+    end: Array  # int32 [R, S, N]: 0, or +(slot + 1) truncated, or -(slot + 1) terminated
+    finals: Array  # storage dtype [S, F, D]: last observations of ended episodes
+    final_row: Array  # int32 [S, F]: the step that filled the slot, -1 if none
+    final_count: Array  # int32 [S]: slots filled so far
+    oldest: Array  # int32 [S]: steps before this one have left replay
+    count: Array  # int32 []: steps added
+
+
+def init(spec: RingSpec, first_obs: Array, xp: Any = jnp) -> Ring:
+    """An empty ring that waits for the step taken from `first_obs` [S, N, D]."""
+    ring = Ring(*(xp.zeros(shape, dtype) for shape, dtype in spec.arrays))
+    first = to_storage(first_obs, spec, xp)
+    final_row = xp.full_like(ring.final_row, -1)
+    if xp is np:
+        ring.obs[0] = first
+        return ring._replace(final_row=final_row)
+    return ring._replace(obs=ring.obs.at[0].set(first), final_row=final_row)
+
+
+def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult) -> Ring:
+    """The ring after one more step: `action` [S, N, A] and what it led to, [S, N, ...]."""
+    row, next_row = ring.count % spec.rows, (ring.count + 1) % spec.rows
+    ended = step.terminated | step.truncated
+    slot = final_slots(ring, spec, ended, jnp)
+    ring = _write_finals(ring, spec, ended, slot, to_storage(step.final_obs, spec, jnp), ring.count)
+    return ring._replace(
+        obs=_write_row(ring.obs, to_storage(step.obs, spec, jnp), next_row),
+        action=_write_row(ring.action, action.astype(jnp.float32), row),
+        reward=_write_row(ring.reward, step.reward.astype(jnp.float32), row),
+        end=_write_row(ring.end, end_code(ended, step.terminated, slot, jnp), row),
+        count=ring.count + 1,
+    )
+
+
+def cut(ring: Ring, spec: RingSpec, mask: Array, new_obs: Array) -> Ring:
+    """Close the running episodes where `mask` [S, N] is set; the next step is taken from `new_obs` there.
+
+    The last stored step becomes the episode's last, truncated at the observation that was to be acted on.
+    """
+    row, last_row = ring.count % spec.rows, (ring.count - 1) % spec.rows
+    pending, last_end = _read_row(ring.obs, row), _read_row(ring.end, last_row)
+    ended = mask & (last_end == 0) & (ring.count > 0)
+    slot = final_slots(ring, spec, ended, jnp)
+    ring = _write_finals(ring, spec, ended, slot, pending, ring.count - 1)
+    fresh = jnp.where(mask[..., None], to_storage(new_obs, spec, jnp), pending)
+    return ring._replace(
+        obs=_write_row(ring.obs, fresh, row),
+        end=_write_row(ring.end, jnp.where(ended, slot + 1, last_end), last_row),
+    )
+
+
+def available_ages(ring: Ring, spec: RingSpec, xp: Any = jnp) -> Array:
+    """int32 [S]: ages 0..this-1 can be sampled; 0 while no n-step window is complete."""
+    newest = ring.count - spec.n_step
+    oldest = xp.maximum(ring.oldest, newest - (spec.ages - 1))
+    return xp.maximum(newest - oldest + 1, 0)
+
+
+def random_words(keys: Array, law: AgeLaw, batch_size: int, sampler: Sampler = "exact") -> Array:
+    """All random words of one batch for each seed, uint32 [S, W, B], in one call."""
+    shape = (law.words(sampler), batch_size)
+    return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
+
+
+def indices(
+    ring: Ring, spec: RingSpec, law: AgeLaw, words: Array, sampler: Sampler = "exact", xp: Any = jnp
+) -> tuple[Array, Array]:
+    """(age, env), int32 [S, B], of one batch; the same for host and device."""
+    return age_law.draw(law, words, available_ages(ring, spec, xp), spec.num_envs, xp, sampler)
+
+
+def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp: Any = jnp) -> Batch:
+    """The n-step transitions that start at `age` of `env`, both [S, B].
+
+    reward = sum over j < k of gamma^j r_j and discount = gamma^k, where k = n or the steps up to the
+    episode's end; 0 if it terminated there.
+    """
+    lane = xp.arange(spec.num_seeds, dtype=xp.int32)[:, None] * spec.num_envs + env
+
+    def flat(row: Array) -> Array:
+        return xp.where(row < spec.rows, row, row - spec.rows) * (spec.num_seeds * spec.num_envs) + lane
+
+    row = (ring.count - spec.n_step) % spec.rows - age
+    row = xp.where(row < 0, row + spec.rows, row)
+    here = flat(row)
+    reward, end = _take(ring.reward, here, xp), _take(ring.end, here, xp)
+    steps: Array = xp.ones_like(end)
+    discount = xp.full_like(reward, gamma)
+    for j in range(1, spec.n_step):
+        going, ahead = end == 0, flat(row + j)
+        # The select between product and sum keeps compilers from fusing the two, which rounds otherwise.
+        reward = reward + xp.where(going, xp.float32(gamma**j) * _take(ring.reward, ahead, xp), xp.float32(0))
+        end = xp.where(going, _take(ring.end, ahead, xp), end)
+        steps = xp.where(going, j + 1, steps)
+        discount = xp.where(going, xp.float32(gamma ** (j + 1)), discount)
+    there = flat(row + steps)
+    if xp is not np:
+        here, there, end = _settle(here, there, end)
+    return Batch(
+        obs=_take(ring.obs, here, xp, spec.obs_dim).astype(xp.float32),
+        action=_take(ring.action, here, xp, spec.action_dim),
+        reward=reward,
+        discount=xp.where(end < 0, xp.float32(0), discount),
+        next_obs=_next_obs(ring, spec, there, end, xp).astype(xp.float32),
+    )
+
+
+def sample(
+    ring: Ring,
+    spec: RingSpec,
+    law: AgeLaw,
+    keys: Array,
+    batch_size: int,
+    gamma: float,
+    sampler: Sampler = "exact",
+) -> Batch:
+    """One batch for each seed, [S, B, ...], drawn with replacement; `keys` [S]."""
+    words = random_words(keys, law, batch_size, sampler)
+    age, env = indices(ring, spec, law, words, sampler)
+    return gather(ring, spec, age, env, gamma)
+
+
+# What host and device share besides: the storage format and the bookkeeping of ended episodes.
+
+
+def to_storage(obs: Array, spec: RingSpec, xp: Any) -> Array:
+    obs = xp.asarray(obs)
+    if spec.storage == "float16":
+        obs = xp.clip(obs, -FLOAT16_MAX, FLOAT16_MAX)
+    return obs.astype(spec.storage)
+
+
+def final_slots(ring: Ring, spec: RingSpec, ended: Array, xp: Any) -> Array:
+    """int32 [S, N]: the slot of each episode that ended now; meaningless elsewhere."""
+    rank = xp.cumsum(ended, axis=1, dtype=xp.int32) - 1
+    return (ring.final_count[:, None] + rank) % spec.finals
+
+
+def end_code(ended: Array, terminated: Array, slot: Array, xp: Any) -> Array:
+    return xp.where(ended, xp.where(terminated, -(slot + 1), slot + 1), 0).astype(xp.int32)
+
+
+# Access to the arrays. Views that merge leading axes are free in row-major order.
+
+
+def _take(array: Array, index: Array, xp: Any, width: int | None = None) -> Array:
+    flat = array.reshape(-1) if width is None else array.reshape(-1, width)
+    if xp is np:
+        return flat.take(index, axis=0)
+    return flat.at[index].get(mode="promise_in_bounds")
+
+
+def _next_obs(ring: Ring, spec: RingSpec, index: Array, end: Array, xp: Any) -> Array:
+    """Observations at the windows' ends: from the side table where the episode ended."""
+    slot = xp.arange(spec.num_seeds, dtype=xp.int32)[:, None] * spec.finals + abs(end) - 1
+    obs = _take(ring.obs, index, xp, spec.obs_dim)
+    if xp is np:
+        ended = end.nonzero()
+        obs[ended] = ring.finals.reshape(-1, spec.obs_dim)[slot[ended]]
+        return obs
+    ended = end != 0
+    finals = _take(ring.finals, jnp.where(ended, slot, 0), xp, spec.obs_dim)
+    return jnp.where(ended[..., None], finals, obs)
+
+
+def _settle(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The arrays, computed once.
+
+    XLA for CPU would work all index arithmetic into every gather and repeat it for each element of each
+    row, which doubles the time of a batch. It does not look through a branch that it cannot predict.
+    """
+
+    def branch(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        keep = arrays[0].ravel()[0] >= 0  # an index: always true
+        return jax.lax.cond(keep, lambda *same: same, lambda *same: tuple(map(jnp.zeros_like, same)), *arrays)
+
+    return jax.lax.platform_dependent(*arrays, cpu=branch, default=lambda *same: same)
+
+
+def _row_major(array: jax.Array) -> jax.Array:
+    """Left alone, XLA picks another layout for the ring inside a loop and copies all of it to get there."""
+    return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
+
+
+def _read_row(array: jax.Array, row: Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(array, row, axis=0, keepdims=False)
+
+
+def _write_row(array: jax.Array, value: Array, row: Array) -> jax.Array:
+    return _row_major(jax.lax.dynamic_update_index_in_dim(array, value, row, axis=0))
+
+
+def _write_finals(ring: Ring, spec: RingSpec, ended: Array, slot: Array, obs: Array, step: Array) -> Ring:
+    """Scatter the last observations into their slots; steps that lose theirs leave replay."""
+    seed = jnp.arange(spec.num_seeds, dtype=jnp.int32)[:, None]
+    lost = jnp.where(ended, ring.final_row[seed, slot], -1)
+    index = jnp.where(ended, slot, spec.finals)  # out of range: dropped
+    return ring._replace(
+        finals=_row_major(ring.finals.at[seed, index].set(obs, mode="drop")),
+        final_row=ring.final_row.at[seed, index].set(step, mode="drop"),
+        final_count=ring.final_count + ended.sum(axis=1, dtype=jnp.int32),
+        oldest=jnp.maximum(ring.oldest, lost.max(axis=1) + 1),
+    )

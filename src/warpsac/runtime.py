@@ -1,0 +1,25 @@
+"""How this process uses JAX: where compiled programs are cached, and what it runs on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs on disk, so that a second start is quick. A user's own setting wins."""
+    if getattr(jax.config, "jax_compilation_cache_dir") is None:  # noqa: B009 (not known to type checkers)
+        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+        jax.config.update("jax_compilation_cache_dir", str(base / "warpsac" / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def accelerators() -> list[str]:
+    return [device.device_kind for device in jax.local_devices()]
+
+
+def describe_device() -> str:
+    devices = jax.local_devices()
+    return f"{devices[0].device_kind} ({devices[0].platform})" if devices else "no device"

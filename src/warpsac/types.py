@@ -1,0 +1,75 @@
+"""The records that flow between the rooms: simulator -> StepResult -> replay -> Batch -> learner.
+
+Every array leads with the axes named in brackets. S is the number of seeds trained side by side,
+N the number of environments of one seed, B the batch size. D is the stored observation size: one
+vector per environment from which actor and critic each read their own slice (see `ObsViews`), so
+an observation is stored once even when the critic sees more than the actor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Array = Any  # numpy.ndarray or jax.Array: most functions here take either
+
+
+@dataclass(frozen=True)
+class ObsViews:
+    """How actor and critic read the stored observation vector.
+
+    The actor sees `obs[..., :actor_dim]`, the critic `obs[..., critic_start:]`. Symmetric tasks have
+    actor_dim == obs_dim and critic_start == 0. Where the actor's observation is a prefix of the
+    critic's, critic_start is 0 and nothing is stored twice.
+    """
+
+    obs_dim: int
+    actor_dim: int
+    critic_start: int = 0
+
+    @property
+    def critic_dim(self) -> int:
+        return self.obs_dim - self.critic_start
+
+    def actor(self, obs: Array) -> Array:
+        return obs[..., : self.actor_dim]
+
+    def critic(self, obs: Array) -> Array:
+        return obs[..., self.critic_start :]
+
+
+class StepResult(NamedTuple):
+    """What one vector step of N environments returned (all of one seed, or [S, N, ...] of all).
+
+    `obs` is what to act on next: after an automatic reset it is the first observation of the new
+    episode, and `final_obs` holds the true last observation of the one that ended. Rows of
+    `final_obs` where no episode ended are not read.
+    """
+
+    obs: Array  # float32 [N, D]
+    reward: Array  # float32 [N], raw
+    terminated: Array  # bool [N], the episode ended and has no value beyond
+    truncated: Array  # bool [N], the episode was cut: its value goes on
+    final_obs: Array  # float32 [N, D]
+    success: Array | None = None  # bool [N], the task is solved at this step; None if it has no success
+
+
+class Restart(NamedTuple):
+    """Environments that had to be started anew before this step (fault, evaluation, resume).
+
+    Their running episode is closed as truncated at the observation stored last; the step that comes
+    with this record was taken from `obs`.
+    """
+
+    mask: Array  # bool [N]
+    obs: Array  # float32 [N, D], read where mask is set
+
+
+class Batch(NamedTuple):
+    """A minibatch of n-step transitions, [B, ...] or [S, B, ...]; rewards are raw, not scaled."""
+
+    obs: Array  # float32 [B, D]
+    action: Array  # float32 [B, A], in [-1, 1]
+    reward: Array  # float32 [B], sum over j < k of gamma^j r_j, k the steps really taken
+    discount: Array  # float32 [B], gamma^k, or 0 where the window ended in a termination
+    next_obs: Array  # float32 [B, D], the true observation at the window's end

@@ -1,0 +1,157 @@
+"""What is on the screen, on a terminal and off it."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from warpsac.progress import Progress
+
+TRAIN = {
+    "step": 2_000, "kind": "train", "episode/return": 1234.56, "loss/critic": 2.345678, "loss/actor": -0.5,
+    "policy/entropy": -3.25, "policy/entropy_target": -4.75, "policy/alpha": 0.0125, "reward/scale": 0.25,
+    "replay/transitions": 2000.0,
+}  # fmt: skip
+EVAL = {"step": 2_000, "kind": "eval", "eval/return": 900.04, "eval/return_std": 12.5, "eval/length": 200.0}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain(**kwargs: Any) -> tuple[Progress, Clock, io.StringIO]:
+    clock, file = Clock(), io.StringIO()
+    return Progress(10_000, console=Console(file=file, width=40), clock=clock, **kwargs), clock, file
+
+
+def terminal_text(progress: Progress, width: int = 120) -> str:
+    """The display as one would read it, cells of a line joined by single blanks."""
+    console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True)
+    console.print(progress)
+    return re.sub(r" +", " ", console.export_text())
+
+
+def on_terminal(**kwargs: Any) -> tuple[Progress, Clock]:
+    clock = Clock()
+    console = Console(file=io.StringIO(), force_terminal=True, width=120, _environ={"TERM": "xterm"})
+    return Progress(10_000, console=console, clock=clock, **kwargs), clock
+
+
+def test_plain_lines_at_a_sane_rate() -> None:
+    progress, clock, file = plain()
+    progress.message("variant [x]: a reason that is longer than the console is wide")
+    progress.phase("compiling")
+    progress.phase("training")
+    for tick in range(80):  # 0.1 s and 100 steps each
+        clock.now = tick / 10
+        progress.update(100 * tick, TRAIN)
+    progress.update(8_000, EVAL)
+    progress.update(8_000, {**EVAL, "eval/success": 0.5, "eval/score": 0.25})
+    progress.close()
+    lines = file.getvalue().splitlines()
+    assert lines[:3] == [
+        "variant [x]: a reason that is longer than the console is wide",
+        "compiling ...",
+        "step 0/10,000 (0.0%) | training | return 1,234.6 | critic 2.346 | actor -0.5 | entropy -3.25 | "
+        "alpha 0.0125",
+    ]
+    assert lines[3].startswith("step 2,000/10,000 (20.0%) | training | return 1,234.6")
+    assert lines[3].endswith("| 1,000 steps/s | 0:00:08 left")
+    assert lines[6:] == [
+        "evaluation at step 8,000: return 900.0 ± 12.5, length 200.0",
+        "evaluation at step 8,000: return 900.0 ± 12.5, length 200.0, success 0.500, score 0.250",
+    ]
+    assert all(character.isprintable() or character == "\n" for character in file.getvalue())
+
+
+def test_the_display_shows_everything_and_dashes_for_what_is_not_known() -> None:
+    progress, clock = on_terminal(title="Hopper-v5")
+    with progress:
+        text = terminal_text(progress)
+        assert "0.0%" in text
+        assert "— left" in text
+        assert "— steps/s" in text
+        assert "episode return — evaluation return —\n" in text
+        assert "entropy — → — alpha —" in text
+        assert "success" not in text
+        clock.now = 4.0
+        progress.phase("training")
+        progress.update(2_000, {**TRAIN, "episode/length": None})
+        progress.update(2_000, EVAL)
+        text = terminal_text(progress)
+    for expected in (
+        "training Hopper-v5", "20.0% 2,000/10,000", "0:00:04 elapsed · 0:00:16 left · 500 steps/s",
+        "episode return 1,234.6 evaluation return 900.0 ± 12.5 at 2,000", "critic loss 2.346 actor loss -0.5",
+        "entropy -3.25 → -4.75 alpha 0.0125", "reward scale 0.25 replay 2,000",
+    ):  # fmt: skip
+        assert expected in text
+    assert "faults" not in text
+
+
+def test_optional_lines_appear_with_their_values() -> None:
+    progress, _ = on_terminal()
+    with progress:
+        progress.update(1, {"eval/return": 1.0, "eval/success": 0.5, "eval/score": 0.75, "faults/count": 3})
+        progress.update(2, {"episode/success": 0.25, "time/steps_per_second": 12_345.0})
+        text = terminal_text(progress)
+    assert "episode success 0.250 evaluation success 0.500" in text
+    assert "evaluation score 0.750 simulator faults 3" in text
+    assert "12,345 steps/s" in text
+
+
+def test_several_seeds_show_mean_and_range() -> None:
+    rows = [
+        {"episode/return": value, "eval/return": 2 * value, "eval/return_std": 1.0, "policy/alpha": 0.5}
+        for value in (1.0, 2, 6)
+    ]
+    progress, _ = on_terminal()
+    with progress:
+        progress.update(5, rows)
+        text = terminal_text(progress)
+    assert "episode return 3.0 (1.0 to 6.0)" in text
+    assert "evaluation return 6.0 (2.0 to 12.0) at 5" in text
+    assert "alpha 0.5 \n" in text  # no range where the seeds agree
+    narrow = terminal_text(progress, width=60)
+    assert "episode return 3.0 (1.0 to 6.0) \n" in narrow
+    assert "evaluation return 6.0 (2.0 to 12.0) at 5\n" in narrow
+    assert "…" not in narrow
+    progress, _, file = plain()
+    progress.update(5, [{"loss/critic": 1.0}, {"loss/critic": 3.0}])
+    progress.update(5, [{"eval/return": 1.0}, {}])  # a seed without a value does not count as 0
+    lines = file.getvalue().splitlines()
+    assert "critic 2 (1 to 3)" in lines[0]
+    assert lines[1] == "evaluation at step 5: return 1.0"
+
+
+def test_a_resumed_run_measures_its_speed_from_where_it_started() -> None:
+    progress, clock, file = plain(start_step=5_000)
+    clock.now = 10.0
+    progress.update(6_000, {})
+    assert file.getvalue() == "step 6,000/10,000 (60.0%) | compiling | 100 steps/s | 0:00:40 left\n"
+
+
+def test_the_speed_is_that_of_the_last_minute() -> None:
+    progress, clock, file = plain()
+    for second in range(0, 400, 10):  # 100 steps/s at first, 10 steps/s from second 100 on
+        clock.now = float(second)
+        progress.update(min(second, 100) * 100 + max(second - 100, 0) * 10 - 5_000, {})
+    assert "| 10 steps/s |" in file.getvalue().splitlines()[-1]
+
+
+def test_a_broken_pipe_does_not_stop_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress, _, file = plain()
+
+    def broken(_: str) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(file, "write", broken)
+    progress.message("x")
+    progress.update(1, TRAIN)
+    progress.update(1, EVAL)

@@ -1,0 +1,516 @@
+"""Run folders: nothing overwritten, nothing lost, nothing twice; readable after any way to end."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib.machinery
+import json
+import math
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from warpsac import config as configs
+from warpsac import curve, files, provenance, rundir
+from warpsac.config import Config, LogConfig
+from warpsac.errors import TrainingStopped, UserError
+
+CONFIG = Config(seeds=(3, 4), log=LogConfig(tensorboard=False))
+META = {"command": ["warpsac", "train"], "time": "2025-01-01T00:00:00+00:00"}
+
+
+def new_run(out: Path, config: Config = CONFIG, name: str = "run") -> rundir.RunDir:
+    return rundir.create(out, name, config, 3, META)
+
+
+def train_row(step: int, **extra: Any) -> dict[str, Any]:
+    return {"step": step, "kind": "train", "loss/critic": step / 3, "time/seconds": step / 7, **extra}
+
+
+def eval_row(step: int, **extra: Any) -> dict[str, Any]:
+    return {
+        "step": step, "kind": "eval", "time/seconds": 0.5 * step, "eval/return": 10.0 * step,
+        "eval/return_std": 1.25, "eval/length": 200.0, "eval/episodes": 5, **extra,
+    }  # fmt: skip
+
+
+# --- create and open ------------------------------------------------------------------------------------
+
+
+def test_create_and_open(tmp_path: Path) -> None:
+    run = new_run(tmp_path / "deep" / "er")
+    opened = rundir.open_run(run.path)
+    assert opened.config == run.config == dataclasses.replace(CONFIG, seeds=(3,))
+    assert opened.seed == 3
+    assert opened.meta == {**META, "resumes": []}
+    assert (run.path / "config.json").read_text() == configs.to_json(run.config)
+
+
+def test_create_never_overwrites(tmp_path: Path) -> None:
+    first = new_run(tmp_path)
+    first.log(train_row(1))
+    before = {p: p.read_bytes() for p in first.path.iterdir()}
+    (tmp_path / "run-2").write_text("a file of somebody else")
+    assert [new_run(tmp_path).path.name for _ in range(2)] == ["run-3", "run-4"]
+    assert {p: p.read_bytes() for p in first.path.iterdir()} == before
+    assert (tmp_path / "run-2").read_text() == "a file of somebody else"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(rundir, "write_atomically", refuse)
+    with pytest.raises(UserError) as raised:
+        new_run(tmp_path)
+    text = os.strerror(code)
+    assert str(raised.value) == f"cannot create run folder {tmp_path}/run: {text[0].lower()}{text[1:]}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_out_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(UserError, match="cannot create run folder"):
+        new_run(tmp_path / "out")
+    with pytest.raises(UserError, match="cannot create run folder"):
+        new_run(tmp_path / "out" / "inner")
+
+
+def test_open_says_what_is_wrong(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    (tmp_path / "file").write_text("")
+    for path, message in [
+        (tmp_path / "none", f"{tmp_path}/none: no such folder"),
+        (tmp_path / "file", f"{tmp_path}/file: not a folder"),
+        (tmp_path, f"{tmp_path}: not a run folder (it has no config.json); did you mean {run.path}?"),
+    ]:
+        with pytest.raises(UserError) as raised:
+            rundir.open_run(path)
+        assert str(raised.value) == message
+    for content in (
+        b'{"task": ',
+        b"\xff\xfe",
+        b"[]",
+        b'{"tasks": 1}',
+        b'{"seeds": [1, 2]}',
+    ):
+        (run.path / "config.json").write_bytes(content)
+        with pytest.raises(UserError) as raised:
+            rundir.open_run(run.path)
+        assert "config.json" in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+
+def test_names(tmp_path: Path) -> None:
+    config = Config(task="my.module:Robot/Walk-v0", variant="flashsac")
+    assert rundir.run_name(config, 1) == "my.module-Robot-Walk-v0-flashsac-seed1"
+    assert rundir.run_name(dataclasses.replace(config, name="x"), 1) == "x"
+    assert rundir.run_name(dataclasses.replace(config, name="x", seeds=(1, 2)), 2) == "x-seed2"
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    code = (
+        "import sys; from warpsac import rundir\n"
+        "run = rundir.open_run(sys.argv[1])\n"
+        "try: run.resume(0, {})\n"
+        "except rundir.UserError as error: print(error)\n"
+        "else: print('free')\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+
+    def resume_elsewhere() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert resume_elsewhere() == f"{run.path}: another process is training in this folder"
+    run.close()
+    assert resume_elsewhere() == "free"
+
+
+# --- rows -----------------------------------------------------------------------------------------------
+
+
+def test_rows_come_back_exactly(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.log({
+        "step": np.int64(5), "kind": "train", "a": np.float32(0.1), "b": 1 / 3, "c": math.nan, "d": -math.inf,
+        "e": None, "f": np.array(2.5), "time/seconds": 1.0,
+    })  # fmt: skip
+    # Flushed: another reader sees it while the run is open.
+    text = (run.path / "metrics.jsonl").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["c"] == "nan"
+    (row,) = rundir.read_metrics(run.path)
+    assert math.isnan(row.pop("c"))
+    assert row == {
+        "step": 5, "kind": "train", "a": float(np.float32(0.1)), "b": 1 / 3, "d": -math.inf, "f": 2.5,
+        "time/seconds": 1.0,
+    }  # fmt: skip
+    assert "time/seconds" not in rundir.reproducible(row)
+    assert set(rundir.reproducible(row)) == {"step", "kind", "a", "b", "d", "f"}
+
+
+@pytest.mark.parametrize("extra", [{}, {"eval/success": 0.5}, {"eval/score": math.nan, "eval/success": 1.0}])
+def test_evaluations_have_only_the_columns_the_task_has(tmp_path: Path, extra: dict[str, float]) -> None:
+    run = new_run(tmp_path)
+    run.log(train_row(10))
+    run.log(eval_row(10, **extra))
+    run.log(eval_row(20, **{"eval/return": 1 / 3}, **extra))
+    header, first, _ = (run.path / "evaluations.csv").read_text().splitlines()
+    optional = [name for name in ("success", "score") if f"eval/{name}" in extra]
+    names = ["step", "seconds", "return_mean", "return_std", "length_mean", *optional, "episodes"]
+    assert header.split(",") == names
+    assert first.startswith("10,5.0,100.0,1.25,200.0,")
+    rows = rundir.read_evaluations(run.path)
+    assert [row["step"] for row in rows] == [10, 20]
+    assert rows[1]["return_mean"] == 1 / 3
+    assert list(rows[0]) == names
+    assert len(rundir.read_metrics(run.path)) == 3
+
+
+def test_evaluations_continue_their_columns_after_a_resume(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.log(eval_row(1, **{"eval/success": 0.5}))
+    run.close()
+    run = rundir.open_run(run.path)
+    run.resume(1, {})
+    run.log(eval_row(2))  # no success known this time: absent, not 0
+    first, second = rundir.read_evaluations(run.path)
+    assert first["success"] == 0.5
+    assert "success" not in second
+    assert second["episodes"] == 5
+
+
+def test_readers_skip_a_half_written_last_line_only(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    assert rundir.read_metrics(run.path) == rundir.read_evaluations(run.path) == []
+    for step in (1, 2):
+        run.log(eval_row(step))
+    for name in ("metrics.jsonl", "evaluations.csv"):
+        with open(run.path / name, "a") as stream:
+            stream.write((run.path / name).read_text().splitlines()[-1][:-1])
+    assert [row["step"] for row in rundir.read_metrics(run.path)] == [1, 2]
+    assert [row["step"] for row in rundir.read_evaluations(run.path)] == [1, 2]
+    (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 2}\n')
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 2: not a row of metrics"):
+        rundir.read_metrics(run.path)
+    (run.path / "evaluations.csv").write_text("step,return_mean\n1,2\n1,x\n")
+    with pytest.raises(UserError, match=r"evaluations\.csv, line 3: not an evaluation"):
+        rundir.read_evaluations(run.path)
+
+
+@pytest.mark.parametrize("failing", ["metrics.jsonl", "evaluations.csv"])
+def test_a_full_disk_stops_training_with_one_line_and_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    run = new_run(tmp_path)
+    run.log(eval_row(1))
+    before = (run.path / failing).read_bytes()
+    write = os.write
+
+    def nearly_full(descriptor: int, data: bytes) -> int:
+        if not os.path.samestat(os.fstat(descriptor), os.stat(run.path / failing)):
+            return write(descriptor, data)
+        if len(data) > 10:
+            return write(descriptor, data[:10])  # the system takes a part, then refuses the rest
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(rundir.os, "write", nearly_full)
+    with pytest.raises(TrainingStopped) as raised:
+        run.log(eval_row(2))
+    monkeypatch.undo()
+    assert str(raised.value) == f"cannot write {run.path / failing} (no space left on device)"
+    assert (run.path / failing).read_bytes() == before
+    run.log(eval_row(3))
+    assert rundir.read_evaluations(run.path)[-1]["step"] == 3
+
+
+def test_sync_reports_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path)
+    run.log(train_row(1))
+    run.sync()
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(rundir.os, "fsync", fail)
+    with pytest.raises(TrainingStopped, match="input/output error"):
+        run.sync()
+
+
+# --- resume ---------------------------------------------------------------------------------------------
+
+
+def interrupted(tmp_path: Path) -> rundir.RunDir:
+    """A run killed while it wrote the rows after step 30; its last checkpoint is of step 20."""
+    run = new_run(tmp_path)
+    for step in (10, 20, 30):
+        run.log(train_row(step))
+        run.log(eval_row(step))
+    run.close()
+    with open(run.path / "metrics.jsonl", "a") as stream:
+        stream.write('{"step": 40, "ki')
+    with open(run.path / "evaluations.csv", "a") as stream:
+        stream.write("40,1")
+    return rundir.open_run(run.path)
+
+
+def test_rows_beyond_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
+    run = interrupted(tmp_path)
+    metrics = (run.path / "metrics.jsonl").read_text()
+    evaluations = (run.path / "evaluations.csv").read_text()
+    run.resume(20, {"time": "later"})
+    kept = (run.path / "metrics.jsonl").read_text()
+    aside = (run.path / "set_aside" / "metrics-1.jsonl").read_text()
+    assert kept + aside == metrics
+    assert [row["step"] for row in rundir.read_metrics(run.path)] == [10, 10, 20, 20]
+    assert aside.endswith('{"step": 40, "ki')
+    header = evaluations.splitlines(keepends=True)[0]
+    kept = (run.path / "evaluations.csv").read_text()
+    aside = (run.path / "set_aside" / "evaluations-1.csv").read_text()
+    assert aside.startswith(header + "30,")
+    assert kept + aside.removeprefix(header) == evaluations
+    assert run.meta == {**META, "resumes": [{"step": 20, "time": "later"}]}
+
+    # The rows are produced again, and again set aside under another name after a second interruption.
+    run.log(train_row(30, again=1))
+    run.close()
+    run = rundir.open_run(run.path)
+    run.resume(20, {"time": "later still"})
+    assert [r["step"] for r in run.meta["resumes"]] == [20, 20]
+    (row,) = rundir.read_metrics(run.path / "set_aside" / "metrics-2.jsonl")
+    assert row["again"] == 1
+    assert len(list((run.path / "set_aside").iterdir())) == 3
+
+
+def test_nothing_to_set_aside_changes_nothing(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.set_aside_after(0)
+    run.log(eval_row(10))
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in run.path.iterdir()}
+    run.set_aside_after(10)
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in run.path.iterdir()} == before
+    run.log(eval_row(20))
+    assert [row["step"] for row in rundir.read_evaluations(run.path)] == [10, 20]
+
+
+@pytest.mark.parametrize("killed_before", range(1, 9))
+def test_killed_while_setting_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: int
+) -> None:
+    """Whichever rename does not happen any more: the next attempt ends as if it had been the first."""
+    run = interrupted(tmp_path)
+    renames = 0
+    replace = os.replace
+
+    def killed(source: Path, target: Path) -> None:
+        nonlocal renames
+        renames += 1
+        if renames == killed_before:
+            raise SystemExit
+        replace(source, target)
+
+    monkeypatch.setattr(files.os, "replace", killed)
+    try:
+        run.set_aside_after(20)
+        assert killed_before > 4
+    except SystemExit:
+        assert killed_before <= 4
+    monkeypatch.undo()
+    run.set_aside_after(20)
+
+    expected = interrupted(tmp_path / "reference")
+    expected.set_aside_after(20)
+    for name in (
+        "metrics.jsonl",
+        "evaluations.csv",
+        "set_aside/metrics-1.jsonl",
+        "set_aside/evaluations-1.csv",
+    ):
+        assert (run.path / name).read_bytes() == (expected.path / name).read_bytes()
+    visible = [p.name for p in (run.path / "set_aside").iterdir() if not p.name.startswith(".")]
+    assert sorted(visible) == ["evaluations-1.csv", "metrics-1.jsonl"]
+
+
+def test_resume_from_before_the_first_row_and_damaged_lines(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    (run.path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\xff\xfe garbage\n[]\n{"step": 2}\n')
+    (run.path / "evaluations.csv").write_bytes(b"step,sec")
+    run.resume(1, {})
+    assert (run.path / "metrics.jsonl").read_bytes() == b'{"step": 1}\n'
+    assert (run.path / "set_aside/metrics-1.jsonl").read_bytes() == b'\xff\xfe garbage\n[]\n{"step": 2}\n'
+    assert (run.path / "evaluations.csv").read_bytes() == b""
+    run.log(eval_row(3))
+    assert [row["step"] for row in rundir.read_evaluations(run.path)] == [3]
+
+
+def test_a_broken_meta_file_does_not_prevent_a_resume(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    (run.path / "meta.json").write_text('{"command": [')
+    run.resume(5, {"time": "now"})
+    assert run.meta == {"resumes": [{"step": 5, "time": "now"}]}
+    assert (run.path / "set_aside" / "meta.json").read_text() == '{"command": ['
+
+
+def test_resume_in_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = interrupted(tmp_path)
+
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(rundir, "write_atomically", refuse)
+    with pytest.raises(UserError, match="cannot be written: read-only file system"):
+        run.resume(20, {})
+
+
+# --- trackers, provenance, files, curve -----------------------------------------------------------------
+
+
+def test_tensorboard_gets_the_rows_and_the_purge(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    run = new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=True)))
+    run.log(train_row(10, name="text"))
+    run.close()
+    run = rundir.open_run(run.path)
+    run.resume(10, {})
+    run.log(train_row(20))
+    run.close()
+
+    def events(path: Path) -> list[Event]:
+        data, found = path.read_bytes(), []
+        while data:
+            length = int.from_bytes(data[:8], "little")
+            found.append(Event.FromString(data[12 : 12 + length]))
+            data = data[16 + length :]
+        return found
+
+    logs = [events(path) for path in sorted((run.path / "tensorboard").iterdir())]
+    scalars = {(e.step, v.tag): v.simple_value for log in logs for e in log for v in e.summary.value}
+    assert scalars[10, "loss/critic"] == pytest.approx(10 / 3)
+    assert scalars[20, "loss/critic"] == pytest.approx(20 / 3)
+    assert {tag for _, tag in scalars} == {"loss/critic", "time/seconds"}
+    assert [e.step for log in logs for e in log if e.session_log.status] == [11]
+
+
+def test_a_missing_tracker_is_said_before_anything_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"pip install 'warpsac\[wandb\]'"):
+        new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(wandb=True)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    class Run:
+        def define_metric(self, name: str, step_metric: str) -> None:
+            calls.append(("metric", name, step_metric))
+
+        def log(self, row: dict[str, Any]) -> None:
+            calls.append(("log", row))
+
+        def finish(self) -> None:
+            calls.append("finish")
+
+    stub = types.ModuleType("wandb")
+    stub.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
+    stub.init = lambda **settings: calls.append(settings) or Run()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    run = new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=False, wandb=True)))
+    run.log(train_row(1))
+    run.close()
+    run = rundir.open_run(run.path)
+    run.resume(1, {"time": "later"})
+    run.log(train_row(2))
+    run.close()
+    first, metric, row, finish, second, *_ = calls
+    assert first == second
+    assert first["id"] == "run-2025-01-01T00-00-00-00-00"
+    assert first["project"] == "warpsac"
+    assert first["config"]["seeds"] == (3,)
+    assert (metric, row, finish) == (("metric", "*", "step"), ("log", train_row(1)), "finish")
+
+
+def test_provenance(tmp_path: Path) -> None:
+    meta = provenance.describe(["warpsac"], {"mujoco": "3.x"}, ["TPU v9"])
+    assert meta["command"] == ["warpsac"]
+    assert meta["versions"]["numpy"] == np.__version__
+    assert {"jax", "jaxlib", "optax", "gymnasium", "mujoco"} <= set(meta["versions"])
+    assert meta["accelerators"] == ["TPU v9"]
+    assert meta["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert json.loads(json.dumps(meta)) == meta
+
+
+def test_the_commit_is_that_of_the_checkout_which_tracks_the_code(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("1")
+    assert provenance.git_state(tmp_path / "code") is None
+    git("init")
+    assert provenance.git_state(tmp_path / "code") is None
+    git("add", ".")
+    git("commit", "-m", "first")
+    state = provenance.git_state(tmp_path / "code")
+    assert state is not None
+    assert len(state["commit"]) == 40
+    assert not state["dirty"]
+    (tmp_path / "code" / "a.py").write_text("2")
+    assert provenance.git_state(tmp_path / "code") == {**state, "dirty": True}
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "b.py").write_text("")
+    assert provenance.git_state(tmp_path / "installed") is None
+
+
+def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    files.write_atomically(path, b"old")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", fail)
+    with pytest.raises(OSError):
+        files.write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_curve_is_a_picture_whatever_there_is_to_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[dict[str, float]] = [
+        {"step": 1000 * i, "return_mean": 100.0 * i, "return_std": 5.0} for i in range(5)
+    ]
+    path, pyplot_before = tmp_path / "curve.png", "matplotlib.pyplot" in sys.modules
+    pictures = []
+    for evaluations, best in (([], None), (rows[:1], None), (rows, None), (rows, 350.0)):
+        curve.write_curve(path, evaluations, CONFIG, best)
+        pictures.append(path.read_bytes())
+        assert pictures[-1].startswith(b"\x89PNG")
+    assert len(set(pictures)) == 4
+    assert ("matplotlib.pyplot" in sys.modules) == pyplot_before  # its global state is left alone
+
+    def refuse(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(curve, "write_atomically", refuse)
+    with pytest.raises(TrainingStopped, match=r"curve\.png \(no space left on device\)"):
+        curve.write_curve(path, rows, CONFIG)
+    assert path.read_bytes() == pictures[-1]
