@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from warpsac import envs, runtime, training
@@ -20,11 +21,12 @@ def configure(
     `settings` are fields of `Config`; nested ones as dictionaries: replay={"batch_size": 256}.
     """
     target = envs.lookup(task)
+    env = settings.get("env")
     config, reason = resolve(
         target.name,
         regime=target.regime,
         family=target.family,
-        num_envs=(settings.get("env") or {}).get("num_envs"),
+        num_envs=env.get("num_envs") if isinstance(env, Mapping) else None,
         variant=variant,
         profile=profile,
     )

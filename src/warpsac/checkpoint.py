@@ -280,14 +280,20 @@ def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
 
 
 def newest_good(
-    folder: Path, groups: Iterable[str] | None = None, report: Callable[[str], None] = print
+    folder: Path,
+    groups: Iterable[str] | None = None,
+    report: Callable[[str], None] = print,
+    up_to: int | None = None,
 ) -> Checkpoint | None:
     """The newest checkpoint whose asked-for groups are intact, or None; each damaged one is reported.
 
-    Reads only: safe while another process is training in the same folder.
+    With `up_to`, the newest of that step or an earlier one. Reads only: safe while another process is
+    training in the same folder.
     """
     wanted = None if groups is None else tuple(groups)
     for path in reversed(_candidates(folder)):
+        if up_to is not None and _step_of(path) > up_to:
+            continue
         try:
             return load(path, wanted)
         except DamagedCheckpoint as error:

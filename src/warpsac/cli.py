@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from rich.table import Table
 from warpsac import envs
 from warpsac.config import Config, resolve, validate
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.tasks import EXTRAS, all_tasks
+from warpsac.tasks import EXTRAS, Task, all_tasks
 
 USAGE = """\
 usage: warpsac COMMAND ...
@@ -123,14 +125,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in commands:
         print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(commands)}", file=sys.stderr)
         return 2
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # `module:Id` may name a file in the current folder
     try:
-        return commands[words[0]](words[1:])
+        code = commands[words[0]](words[1:])
+        sys.stdout.flush()
+        return code
     except (UserError, TrainingStopped) as error:
         print(f"warpsac: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("warpsac: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
 
 
 def _parse(options: Any, words: list[str], command: str, **more: Any) -> Any:
@@ -212,8 +221,10 @@ def _eval(words: list[str]) -> int:
     target = envs.lookup(run.config.task)
     episodes = asked.episodes or run.config.eval.episodes
     env = envs.make(target.name, min(run.config.eval.num_envs, episodes), run.config.env)
-    found = evaluate.run_episodes(env, policy.normalized, episodes, evaluate.evaluation_seed(asked.seed, -1 % 2**32))
-    env.close()
+    # Not a step that training evaluates at: the episodes are new ones.
+    seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
+    with contextlib.closing(env):
+        found = evaluate.run_episodes(env, policy.normalized, episodes, seed)
     row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
     row |= evaluate.result_row(found, target.task)
     if asked.json:
@@ -236,6 +247,8 @@ def _play(words: list[str]) -> int:
     from warpsac.policy import load_policy
 
     asked: PlayOptions = _parse(PlayOptions, words, "play")
+    if asked.steps < 1:
+        raise UserError(f"steps = {asked.steps}: must be at least 1")
     run = rundir.open_run(asked.run)
     out = Path(asked.out) if asked.out else run.path / "policy.mp4"
     total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed)
@@ -245,33 +258,34 @@ def _play(words: list[str]) -> int:
 
 def _tasks(words: list[str]) -> int:
     asked: TasksOptions = _parse(TasksOptions, words, "tasks")
-    tasks = [task for task in all_tasks() if asked.family in (None, task.family)]
-    if not tasks:
+    if asked.family is not None and asked.family not in EXTRAS:
         raise UserError(f"family = '{asked.family}': must be one of {', '.join(EXTRAS)}")
-    states = {family: _availability(family) for family in {task.family for task in tasks}}
+    families = [asked.family] if asked.family else list(EXTRAS)
+    tasks = [task for family in families for task in all_tasks() if task.family == family]
     if asked.json:
-        print(json.dumps([dataclasses.asdict(task) | {"status": states[task.family]} for task in tasks]))
+        print(json.dumps([dataclasses.asdict(task) | {"status": _availability(task.family)} for task in tasks]))
         return 0
-    table = Table(title=f"{len(tasks)} tasks")
-    for column in (
-        "family",
-        "task",
-        "regime",
-        "actor obs",
-        "critic obs",
-        "action",
-        "score 0",
-        "score 1",
-        "here",
-    ):
-        table.add_column(column, justify="right" if column[:5] in ("actor", "criti", "actio", "score") else "left")
-    for task in tasks:
-        unit = " %" if task.metric == "success" else ""
-        scores = ["—" if s is None else f"{s:g}{unit}" for s in (task.random_score, task.normalize_score)]
-        sizes = (str(task.actor_obs_dim), str(task.critic_obs_dim), str(task.action_dim))
-        table.add_row(task.family, task.name, task.regime, *sizes, *scores, states[task.family])
-    Console().print(table)
+    width = max(len(task.name) for task in tasks)
+    for family in dict.fromkeys(task.family for task in tasks):
+        members = [task for task in tasks if task.family == family]
+        print(f"{family}: data-{members[0].regime}, {_availability(family)}")
+        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}")
+        for task in members:
+            obs = str(task.actor_obs_dim)
+            if task.critic_obs_dim != task.actor_obs_dim:
+                obs += f"/{task.critic_obs_dim}"
+            low, high = (_score(task, score) for score in (task.random_score, task.normalize_score))
+            print(f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}")
+        print()
+    print("obs: numbers observed by the actor/by the critic, where they differ")
+    print("random, reference: the results that count as score 0 and score 1")
     return 0
+
+
+def _score(task: Task, score: float | None) -> str:
+    if score is None:
+        return "-"
+    return f"{score:g} %" if task.metric == "success" else f"{score:,.6g}"
 
 
 def _availability(family: str) -> str:
@@ -288,11 +302,8 @@ def _check_env(words: list[str]) -> int:
 
     asked: CheckEnvOptions = _parse(CheckEnvOptions, words, "check-env")
     findings = check_env(asked.id, EnvConfig(action_limit=asked.action_limit))
-    marks = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
-    table = Table(show_header=False, box=None)
     for finding in findings:
-        table.add_row(marks[finding.level], finding.text)
-    Console(highlight=False).print(table)
+        print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)
     print(f"{asked.id} fits: warpsac train {asked.id}" if fits else f"{asked.id} does not fit yet")
     return 0 if fits else 1

@@ -215,9 +215,9 @@ def _parallel(
 
 PROFILES: dict[str, Config] = {
     "cpu": Config(),
-    # Small enough for two CPU cores: a policy in two minutes. Not a benchmark setting.
+    # Small enough for two CPU cores: a policy within minutes. Not a benchmark setting.
     "demo": Config(
-        total_steps=30_000,
+        total_steps=20_000,
         learning_starts=1_000,
         replay=ReplayConfig(capacity=100_000, batch_size=128, decay_steps=20_000),
         learner=LearnerConfig(actor_width=64, critic_width=64, actor_blocks=1, critic_blocks=1),
@@ -398,6 +398,6 @@ def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
         return tuple(_typed(args[0], item, where, path) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+    if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(path, value, f"must be of type {getattr(hint, '__name__', hint)} (in {where})")
     return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import jax
@@ -24,11 +25,64 @@ from warpsac.replay.memory import Placement
 from warpsac.replay.snapshot import join_seeds, take_seed
 from warpsac.types import Array, Batch
 
+Program = Any  # a function under jax.jit
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The pure functions, compiled: each is traced at its first call and never again."""
+
+    act_randomly: Program
+    act: Program
+    act_best: Program
+    store: Program
+    cut: Program
+    observe: Program
+    learn: tuple[Program, ...]  # by phase: the update index modulo the policy delay
+    update: dict[bool, Program]  # by whether it is the actor's turn; for replay in host memory
+    sample_keys: Program
+    policy_of: Program
+    reward_scale: Program
+
+    def traces(self) -> dict[str, int]:
+        """How often each program was traced."""
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        named |= {f"learn{phase}": program for phase, program in enumerate(named.pop("learn"))}
+        named |= {f"update{turn}": program for turn, program in named.pop("update").items()}
+        return {name: program._cache_size() for name, program in named.items()}
+
+
+@functools.lru_cache(maxsize=8)
+def compile_programs(setup: Setup) -> Programs:
+    """The programs of a setup; a second run of the same in one process finds them compiled."""
+    bind = functools.partial
+
+    return Programs(
+        act_randomly=jax.jit(bind(interaction.act_randomly, setup)),
+        act=jax.jit(bind(interaction.act, setup), donate_argnums=1),
+        act_best=jax.jit(bind(sac.best_action, setup.agent)),
+        store=jax.jit(bind(interaction.store, setup), donate_argnums=(0, 1)),
+        cut=jax.jit(lambda ring, mask, obs: device_ring.cut(ring, setup.ring, mask, obs), donate_argnums=0),
+        observe=jax.jit(bind(interaction.observe_rewards, setup), donate_argnums=0),
+        learn=tuple(
+            jax.jit(bind(interaction.learn, setup, phase=phase), donate_argnums=(0, 3))
+            for phase in range(setup.agent.config.policy_delay)
+        ),
+        update={
+            turn: jax.jit(bind(interaction.update, setup, actor_turn=turn), donate_argnums=(0, 3))
+            for turn in (True, False)
+        },
+        sample_keys=jax.jit(interaction.sample_keys),
+        policy_of=jax.jit(lambda policy, seed: jax.tree.map(lambda leaf: leaf[seed], policy)),
+        reward_scale=jax.jit(jax.vmap(lambda state: normalize.scale(state, setup.agent.config.value_limit))),
+    )
+
 
 class Engine:
     def __init__(self, setup: Setup, seeds: tuple[int, ...], placement: Placement, first_obs: np.ndarray):
         self.setup = setup
         self.placement = placement
+        self.programs = compile_programs(setup)
         self.keys = interaction.make_keys(seeds)
         self.updates = 0  # learner updates made, as the host counts them
         self.stored = 0  # interactions in the ring since it was created
@@ -42,7 +96,6 @@ class Engine:
         self.scale = stacked([normalize.init(setup.ring.num_envs) for _ in seeds])
         self.sums = interaction.empty_sums(len(seeds))
         self.empty_replay(first_obs)
-        self._compile()
 
     def empty_replay(self, first_obs: np.ndarray) -> None:
         self.stored = 0
@@ -51,56 +104,26 @@ class Engine:
         else:
             self.host_ring = HostRing.init(self.setup.ring, first_obs)
 
-    def _compile(self) -> None:
-        """Wrap the pure functions; nothing is traced before the first call."""
-        setup, bind = self.setup, functools.partial
-        self._act_randomly = jax.jit(bind(interaction.act_randomly, setup))
-        self._act = jax.jit(bind(interaction.act, setup), donate_argnums=1)
-        self._act_best = jax.jit(bind(sac.best_action, setup.agent))
-        self._store = jax.jit(bind(interaction.store, setup), donate_argnums=(0, 1))
-        self._cut = jax.jit(lambda ring, mask, obs: device_ring.cut(ring, setup.ring, mask, obs), donate_argnums=0)
-        self._observe = jax.jit(bind(interaction.observe_rewards, setup), donate_argnums=0)
-        self._learn = {
-            phase: jax.jit(bind(interaction.learn, setup, phase=phase), donate_argnums=(0, 3))
-            for phase in range(setup.agent.config.policy_delay)
-        }
-        self._update = {
-            turn: jax.jit(bind(interaction.update, setup, actor_turn=turn), donate_argnums=(0, 3))
-            for turn in (True, False)
-        }
-        self._sample_keys = jax.jit(interaction.sample_keys)
-
-    @property
-    def programs(self) -> dict[str, Any]:
-        """The compiled programs by name, for counting traces."""
-        named = {
-            "act_randomly": self._act_randomly,
-            "act": self._act,
-            "act_best": self._act_best,
-            "store": self._store,
-            "observe": self._observe,
-        }
-        named |= {f"learn{phase}": program for phase, program in self._learn.items()}
-        return named | {f"update{turn}": program for turn, program in self._update.items()}
-
     # --- one interaction
 
     def act_randomly(self, counter: int) -> Array:
-        return self._act_randomly(self.keys, np.int32(counter))
+        return self.programs.act_randomly(self.keys, np.int32(counter))
 
     def act(self, obs: np.ndarray, counter: int) -> Array:
-        action, self.exploration = self._act(self.learner.policy, self.exploration, obs, self.keys, np.int32(counter))
+        action, self.exploration = self.programs.act(
+            self.learner.policy, self.exploration, obs, self.keys, np.int32(counter)
+        )
         return action
 
     def store(self, action: np.ndarray, step: HostStep) -> None:
         result = step.result._replace(success=None)  # replay has no use for it
         if self.placement == "device":
-            self.ring, self.scale = self._store(self.ring, self.scale, action, result, step.restart)
+            self.ring, self.scale = self.programs.store(self.ring, self.scale, action, result, step.restart)
         else:
             if step.restart is not None:
                 self.host_ring.cut(*step.restart)
             self.host_ring.add(action, result)
-            self.scale = self._observe(self.scale, result, step.restart)
+            self.scale = self.programs.observe(self.scale, result, step.restart)
         self.stored += 1
 
     def learn(self) -> None:
@@ -108,23 +131,25 @@ class Engine:
         setup = self.setup
         phase = self.updates % setup.agent.config.policy_delay
         if self.placement == "device":
-            self.learner, self.sums = self._learn[phase](self.learner, self.ring, self.scale, self.sums, self.keys)
+            learn = self.programs.learn[phase]
+            self.learner, self.sums = learn(self.learner, self.ring, self.scale, self.sums, self.keys)
         else:
             for i, turn in enumerate(interaction.actor_turns(setup, phase)):
                 batch = self._host_batch(self.host_ring, self.updates + i)
-                self.learner, self.sums = self._update[turn](self.learner, batch, self.scale, self.sums, self.keys)
+                update = self.programs.update[turn]
+                self.learner, self.sums = update(self.learner, batch, self.scale, self.sums, self.keys)
         self.updates += setup.updates_per_step
         self._count_at_last_learn = self.stored
 
     def _host_batch(self, ring: HostRing, update: int) -> Batch:
         setup = self.setup
-        keys = self._sample_keys(self.keys, np.int32(update))
+        keys = self.programs.sample_keys(self.keys, np.int32(update))
         return ring.sample(setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
 
     def close_episodes(self, mask: np.ndarray, new_obs: np.ndarray) -> None:
         """Cut the running episodes [S, N]: the simulator begins anew there."""
         if self.placement == "device":
-            self.ring = self._cut(self.ring, mask, new_obs)
+            self.ring = self.programs.cut(self.ring, mask, new_obs)
         else:
             self.host_ring.cut(mask, new_obs)
         self.scale = self.scale._replace(ended=self.scale.ended | mask)
@@ -133,16 +158,16 @@ class Engine:
 
     def best_policy(self, seed: int) -> Callable[[np.ndarray], np.ndarray]:
         """The deterministic policy of the seed at that position, as it is now."""
-        policy = jax.tree.map(lambda leaf: leaf[seed], self.learner.policy)
-        return lambda obs: np.asarray(self._act_best(policy, obs))
+        policy = self.programs.policy_of(self.learner.policy, np.int32(seed))
+        return lambda obs: np.asarray(self.programs.act_best(policy, obs))
 
     def read_metrics(self) -> list[dict[str, float]]:
         """Means of the learner's metrics since the last reading, and the health of replay, for each seed."""
         setup, ring = self.setup, self.replay_state
-        ages = device_ring.available_ages(ring, setup.ring, np if self.placement == "host" else jnp)
-        scale = jax.vmap(lambda state: normalize.scale(state, setup.agent.config.value_limit))(self.scale)
-        total, count, ages, scale = jax.device_get((self.sums.totals, self.sums.counts, ages, scale))
+        readings = (self.sums.totals, self.sums.counts, self.programs.reward_scale(self.scale))
+        (total, count, scale), stored, oldest = jax.device_get((readings, ring.count, ring.oldest))
         self.sums = interaction.empty_sums(setup.seeds)
+        ages = device_ring.available_ages(ring._replace(count=stored, oldest=oldest), setup.ring, np)
         reach = effective_length(setup.law, ages)
         rows = []
         for s in range(setup.seeds):
@@ -174,7 +199,7 @@ class Engine:
         count = self._count_at_last_learn - back
         ring = jax.tree.map(np.asarray, self.replay_state)
         then = HostRing(spec, ring._replace(count=np.asarray(count, np.int32)))
-        keys = self._sample_keys(self.keys, np.int32(update))
+        keys = self.programs.sample_keys(self.keys, np.int32(update))
         words = np.asarray(device_ring.random_words(keys, setup.law, setup.batch_size, setup.sampler))
         age, env = then.indices(setup.law, words, setup.sampler)
         batch = then.gather(age, env, setup.gamma)
@@ -183,20 +208,23 @@ class Engine:
         arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items()}
         return arrays | {"age": age[seed], "env": env[seed], "intact": intact}
 
-    # --- saving and restoring, one seed at a time
+    # --- saving and restoring, one part for each seed
 
-    def snapshot(self, seed: int, with_replay: bool) -> dict[str, dict[str, np.ndarray]]:
-        def part(tree: Any) -> dict[str, np.ndarray]:
-            return pytree.flatten(jax.tree.map(lambda leaf: leaf[seed], tree))
-
-        groups = {
-            "policy": part(self.learner.policy),
-            "learner": part(self.learner),
-            "interaction": part({"exploration": self.exploration, "scale": self.scale, "sums": self.sums}),
-        }
-        if with_replay:
-            groups["replay"] = take_seed(self.replay_state, self.setup.ring, seed)
-        return groups
+    def snapshots(self, with_replay: bool) -> list[dict[str, dict[str, np.ndarray]]]:
+        """All state of each seed as named arrays; everything is fetched once, not seed by seed."""
+        state = {"exploration": self.exploration, "scale": self.scale, "sums": self.sums}
+        learner, state = jax.device_get((self.learner, state))
+        ring = jax.device_get(self.replay_state) if with_replay else None
+        parts = []
+        for s in range(self.setup.seeds):
+            groups = {
+                name: pytree.flatten(jax.tree.map(lambda leaf, s=s: leaf[s], tree))
+                for name, tree in (("policy", learner.policy), ("learner", learner), ("interaction", state))
+            }
+            if ring is not None:
+                groups["replay"] = take_seed(ring, self.setup.ring, s)
+            parts.append(groups)
+        return parts
 
     def restore(self, parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], updates: int, where: str) -> None:
         """State of all seeds from their snapshots; replay only if every snapshot has it."""

@@ -57,6 +57,50 @@ class EpisodeTracker:
         self.total, self.length, self.success = (np.array(state[name]) for name in ("total", "length", "success"))
 
 
+class EpisodeLog:
+    """The training episodes of one seed: those running, those ended since the last row, and faulty steps."""
+
+    def __init__(self, num_envs: int):
+        self.tracker = EpisodeTracker(num_envs)
+        self.ended: list[Episode] = []
+        self.faults = 0
+
+    def observe(self, step: StepResult, restarted: np.ndarray | None, faults: int) -> None:
+        """One step [N]; `restarted` are the environments that were started anew before it."""
+        if restarted is not None:
+            self.tracker.forget(np.flatnonzero(restarted))
+        self.ended += self.tracker.observe(step)
+        self.faults += int(faults)
+
+    def forget_running(self) -> None:
+        self.tracker.forget(np.arange(len(self.tracker.total)))
+
+    def take_row(self) -> dict[str, float]:
+        """The metrics of the episodes that ended since the last call."""
+        row = summary(self.ended, "episode") | {"faults/count": self.faults}
+        self.ended = []
+        return row
+
+    def state(self) -> dict[str, np.ndarray]:
+        success = [-1 if e.success is None else int(e.success) for e in self.ended]
+        return self.tracker.state() | {
+            "ended_env": np.array([e.env for e in self.ended], np.int64),
+            "ended_total": np.array([e.total for e in self.ended], np.float64),
+            "ended_length": np.array([e.length for e in self.ended], np.int64),
+            "ended_success": np.array(success, np.int64),
+            "faults": np.asarray(self.faults),
+        }
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        self.tracker.restore(state)
+        self.faults = int(state["faults"])
+        columns = (state[f"ended_{name}"].tolist() for name in ("env", "total", "length", "success"))
+        self.ended = [
+            Episode(env, total, length, None if success < 0 else bool(success))
+            for env, total, length, success in zip(*columns, strict=True)
+        ]
+
+
 def summary(episodes: list[Episode], prefix: str) -> dict[str, float]:
     """Mean return, length and success of some episodes; a key is absent where it has no value."""
     if not episodes:

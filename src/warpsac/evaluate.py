@@ -28,7 +28,7 @@ def run_episodes(
     """Exactly `episodes` complete episodes, shared out evenly over the environments beforehand.
 
     Taking whichever episodes end first would prefer short ones; here environment i runs the i-th,
-    (i + N)-th, ... whatever their lengths.
+    (i + N)-th, ... whatever their lengths. `on_step` is called after each step; what it raises ends it.
     """
     num_envs = env.spec.num_envs
     quota = np.array([len(range(i, episodes, num_envs)) for i in range(num_envs)])

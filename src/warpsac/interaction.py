@@ -47,7 +47,7 @@ class Setup:
 
 def make_setup(config: Config, env: EnvSpec) -> Setup:
     return Setup(
-        agent=Agent(config.learner, env.views, env.action_dim, config.horizon_updates),
+        agent=Agent(config.learner, env.views, env.action_dim, config.horizon_updates, config.replay.n_step),
         ring=RingSpec(
             capacity=config.replay.capacity,
             num_envs=config.env.num_envs,

@@ -6,13 +6,14 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from warpsac.types import Array
 
 
 def value_support(atoms: int, limit: float) -> Array:
     """z_i, evenly spaced from -limit to limit."""
-    return jnp.linspace(-limit, limit, atoms, dtype=jnp.float32)
+    return jnp.asarray(np.linspace(-limit, limit, atoms, dtype=np.float32))
 
 
 def squashed_gaussian(mean: Array, log_std: Array, noise: Array) -> tuple[Array, Array]:
@@ -31,27 +32,42 @@ def target_entropy(action_dim: int, std: float) -> float:
     return 0.5 * action_dim * math.log(2 * math.pi * math.e * std**2)
 
 
-def target_atoms(reward: Array, discount: Array, log_prob: Array, alpha: Array, support: Array, limit: float) -> Array:
-    """clip(r + discount * (z - alpha log pi(a'|s')), -limit, limit), [B, atoms].
+def target_distribution(
+    probs: Array, reward: Array, discount: Array, entropy_bonus: Array, support: Array, least_discount: float
+) -> Array:
+    """The Bellman target on the support, [B, Z]: each atom z_i of the next state's distribution `probs`
+    moves to clip(r + discount * (z_i + entropy_bonus)) and its mass splits between its two neighbours.
 
-    `discount` is gamma^k, and 0 after a termination: nothing is bootstrapped there.
+        out_j = sum_i probs_i * max(0, 1 - |c_i - j|),   c_i = clip(u_i, 0, Z - 1)
+        u_i = (r + discount * (z_i + entropy_bonus) - z_0) / dz = u_0 + discount * i
+
+    `discount` is gamma^k, and 0 after a termination: then all mass falls on the reward. `entropy_bonus` is
+    -alpha log pi(a'|s'). The atoms stay evenly spaced, `discount` cells apart, so inside the support only
+    those around (j - u_0) / discount can reach cell j: about 2 / discount + 1 of them are looked at, which
+    is what `least_discount`, the smallest non-zero discount there can be, is for.
     """
-    shifted = support - (alpha * log_prob)[..., None]
-    return jnp.clip(reward[..., None] + discount[..., None] * shifted, -limit, limit)
+    count = support.shape[0]
+    cell = np.arange(count, dtype=np.float32)
+    spacing = (support[-1] - support[0]) / (count - 1)
+    u_0 = ((reward + discount * (support[0] + entropy_bonus) - support[0]) / spacing)[:, None]
+    step = discount[:, None]
 
+    # Inside the support: the few atoms that can reach each cell.
+    window = count if least_discount <= 0 else min(count, math.floor(2 / least_discount) + 3)
+    first = jnp.floor((cell - 1 - u_0) / jnp.where(step > 0, step, 1.0))
+    first = jnp.clip(first, 0, count - window)
+    inside = jnp.zeros_like(probs)
+    for offset in range(window):
+        atom = first + offset
+        mass = jnp.take_along_axis(probs, atom.astype(jnp.int32), axis=1, mode="promise_in_bounds")
+        inside += mass * jnp.maximum(0.0, 1.0 - jnp.abs(u_0 + step * atom - cell))
+    inside = jnp.where(step > 0, inside, jnp.maximum(0.0, 1.0 - jnp.abs(u_0 - cell)))
 
-def project_onto_support(probs: Array, atoms: Array, support: Array) -> Array:
-    """The distribution {atoms_i with probs_i} moved onto the support by linear interpolation.
-
-    out_j = sum_i probs_i * max(0, 1 - |atoms_i - z_j| / dz): a mass splits between its two neighbours.
-    """
-    spacing = support[1] - support[0]
-    position = (atoms - support[0]) / spacing
-    # Rounding may push a clipped atom past the last one, where some of its mass would be lost.
-    position = jnp.clip(position, 0, support.shape[0] - 1)
-    cell = jnp.arange(support.shape[0], dtype=jnp.float32)
-    share = jnp.maximum(0.0, 1.0 - jnp.abs(position[..., None, :] - cell[:, None]))
-    return (share * probs[..., None, :]).sum(-1)
+    # At both ends: all that was clipped there as well.
+    u = u_0 + step * cell
+    low = (probs * jnp.clip(1.0 - u, 0.0, 1.0)).sum(1, keepdims=True)
+    high = (probs * jnp.clip(u - (count - 2), 0.0, 1.0)).sum(1, keepdims=True)
+    return jnp.where(cell == 0, low, jnp.where(cell == count - 1, high, inside))
 
 
 def expected_value(logits: Array, support: Array) -> Array:

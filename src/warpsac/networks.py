@@ -12,6 +12,7 @@ statistics so that the caller can fold them into the running ones).
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -59,11 +60,41 @@ class TrunkMoments(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A trunk with its head: an actor, or the members of a critic ensemble."""
+    """A trunk with its head: an actor, or the members of a critic ensemble.
 
-    trunk: Trunk
-    head_w: Array
-    head_b: Array
+    All vectors (BatchNorm scales and biases, RMSNorm scale, head bias) lie side by side in one array, in
+    the order of `vector_sizes`: optimizer, projection and EMA then touch one array instead of fifteen.
+    `trunk` and `head_b` are views of it.
+    """
+
+    kernels: tuple[Array, ...]  # [in, out] each: w_in, then w1 and w2 of every block, then the head
+    vectors: Array  # [sum of vector_sizes]
+
+    @property
+    def trunk(self) -> Trunk:
+        sizes = vector_sizes(self)
+        parts = jnp.split(self.vectors, np.cumsum(sizes)[:-1].tolist(), axis=-1)
+        affines = [Affine(parts[i], parts[i + 1]) for i in range(0, len(parts) - 2, 2)]
+        blocks = tuple(
+            Block(self.kernels[1 + 2 * i], affines[1 + 2 * i], self.kernels[2 + 2 * i], affines[2 + 2 * i])
+            for i in range(len(self.kernels) // 2 - 1)
+        )
+        return Trunk(affines[0], self.kernels[0], blocks, parts[-2])
+
+    @property
+    def head_w(self) -> Array:
+        return self.kernels[-1]
+
+    @property
+    def head_b(self) -> Array:
+        return self.vectors[..., self.vectors.shape[-1] - self.kernels[-1].shape[-1] :]
+
+
+def vector_sizes(network: Network) -> list[int]:
+    """Lengths of the vectors: scale and bias of each BatchNorm in order, RMSNorm scale, head bias."""
+    w_in, head = network.kernels[0], network.kernels[-1]
+    norms = [w_in.shape[-2]] + [kernel.shape[-1] for kernel in network.kernels[1:-1]]
+    return [size for norm in norms for size in (norm, norm)] + [head.shape[-2], head.shape[-1]]
 
 
 # --- initial values (on the host: many QR factorisations inside one jitted function can stall on a CPU)
@@ -79,24 +110,18 @@ def _orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray
 def _init_network(
     rng: np.random.Generator, inputs: int, width: int, blocks: int, expansion: int, heads: list[int]
 ) -> tuple[Network, TrunkMoments]:
-    def affine(size: int) -> Affine:
-        return Affine(np.ones(size, np.float32), np.zeros(size, np.float32))
-
     def moments(size: int) -> Moments:
         return Moments(np.zeros(size, np.float32), np.ones(size, np.float32))
 
     inner = width * expansion
-    trunk = Trunk(
-        norm_in=affine(inputs),
-        w_in=_orthogonal(rng, inputs, width),
-        blocks=tuple(
-            Block(_orthogonal(rng, width, inner), affine(inner), _orthogonal(rng, inner, width), affine(width))
-            for _ in range(blocks)
-        ),
-        rms=np.ones(width, np.float32),
-    )
-    head_w = np.concatenate([_orthogonal(rng, width, size) for size in heads], axis=1)
-    network = Network(trunk, head_w, np.zeros(sum(heads), np.float32))
+    kernels = [_orthogonal(rng, inputs, width)]
+    for _ in range(blocks):
+        kernels += [_orthogonal(rng, width, inner), _orthogonal(rng, inner, width)]
+    kernels.append(np.concatenate([_orthogonal(rng, width, size) for size in heads], axis=1))
+    norms = [inputs] + [inner, width] * blocks
+    vectors = [part for size in norms for part in (np.ones(size), np.zeros(size))]
+    vectors += [np.ones(width), np.zeros(sum(heads))]
+    network = Network(tuple(kernels), np.concatenate(vectors).astype(np.float32))
     return network, TrunkMoments(moments(inputs), tuple((moments(inner), moments(width)) for _ in range(blocks)))
 
 
@@ -122,77 +147,117 @@ def init_critic(
 
 
 # --- forward passes
+#
+# Inside a trunk activations are feature-major, [features, rows]: BatchNorm then reduces along contiguous
+# memory in one kernel, and both sums of a pass share it. Observations and outputs stay [rows, features].
 
 
-@jax.custom_vjp
-def _normalize_batch(x: Array, affine: Affine) -> tuple[Array, Moments]:
-    return _normalize_batch_forward(x, affine)[0]
+def _two_sums(a: Array, b: Array, raw: bool) -> tuple[Array, Array]:
+    """Sums of two [features, rows] arrays over the rows, in one pass.
+
+    Raw observations come as the transpose of a row-major batch; there XLA does better with two plain sums.
+    """
+    if raw:
+        return a.sum(1), b.sum(1)
+    zero = np.float32(0)
+    return jax.lax.reduce((a, b), (zero, zero), lambda x, y: (x[0] + y[0], x[1] + y[1]), (1,))
 
 
-def _normalize_batch_forward(x: Array, affine: Affine) -> tuple[Any, Any]:
-    wide = x.astype(jnp.float32)
-    mean = wide.mean(0)
-    if x.dtype == jnp.float32:
-        # Raw observations pass here: a large offset would cancel in the one-pass formula.
-        var = jnp.square(wide - mean).mean(0)
-    else:
-        var = jnp.maximum(jnp.square(wide).mean(0) - jnp.square(mean), 0.0)
-    inverse = jax.lax.rsqrt(var + BATCH_NORM_EPS)
-    y = ((wide - mean) * (inverse * affine.scale) + affine.bias).astype(x.dtype)
-    return (y, Moments(mean, var)), (x, mean, inverse, affine.scale)
+def _batch_moments(x: Array, raw: bool) -> Moments:
+    """Mean and biased variance over the rows, in one pass with float32 sums.
+
+    For raw observations the sums are taken around the first row: they may lie far from zero compared
+    with their spread, and E[x^2] - E[x]^2 would cancel.
+    """
+    centred = x.astype(jnp.float32)
+    shift: Array = 0.0
+    if raw:
+        shift = centred[:, 0]
+        centred = centred - shift[:, None]
+    total, squares = _two_sums(centred, jnp.square(centred), raw)
+    mean = total / x.shape[1]
+    return Moments(mean + shift, jnp.maximum(squares / x.shape[1] - jnp.square(mean), 0.0))
 
 
-def _normalize_batch_backward(saved: Any, cotangents: Any) -> tuple[Array, Affine]:
-    """One pass for both sums, one for dx; the statistics are outputs for bookkeeping, without gradient."""
-    x, mean, inverse, scale = saved
+def _standardize(x: Array, mean: Array, inverse: Array, affine: Affine, relu: bool) -> Array:
+    y = (x.astype(jnp.float32) - mean[:, None]) * (inverse * affine.scale)[:, None] + affine.bias[:, None]
+    return (jnp.maximum(y, 0.0) if relu else y).astype(x.dtype)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _normalize_batch(x: Array, affine: Affine, relu: bool) -> tuple[Array, Moments]:
+    return _normalize_batch_forward(x, affine, relu)[0]
+
+
+def _normalize_batch_forward(x: Array, affine: Affine, relu: bool) -> tuple[Any, Any]:
+    moments = _batch_moments(x, raw=not relu)  # only the input's norm has no ReLU behind it
+    inverse = jax.lax.rsqrt(moments.var + BATCH_NORM_EPS)
+    y = _standardize(x, moments.mean, inverse, affine, relu)
+    return (y, moments), (x, moments.mean, inverse, affine)
+
+
+def _normalize_batch_backward(relu: bool, saved: Any, cotangents: Any) -> tuple[Array, Affine]:
+    """One pass over the rows for both sums, one for dx, both from the saved input: nothing else is kept.
+
+    The moments are outputs for bookkeeping and carry no gradient.
+    """
+    x, mean, inverse, affine = saved
+    centred = (x.astype(jnp.float32) - mean[:, None]) * inverse[:, None]
     dy = cotangents[0].astype(jnp.float32)
-    centred = (x.astype(jnp.float32) - mean) * inverse
-    d_bias = dy.sum(0)
-    d_scale = (dy * centred).sum(0)
-    rows = x.shape[0]
-    dx = (inverse * scale) * (dy - (d_bias + centred * d_scale) / rows)
+    if relu:
+        dy = jnp.where(centred * affine.scale[:, None] + affine.bias[:, None] > 0, dy, 0.0)
+    d_bias, d_scale = _two_sums(dy, dy * centred, raw=not relu)
+    dx = (inverse * affine.scale)[:, None] * (dy - (d_bias[:, None] + centred * d_scale[:, None]) / x.shape[1])
     return dx.astype(x.dtype), Affine(d_scale, d_bias)
 
 
 _normalize_batch.defvjp(_normalize_batch_forward, _normalize_batch_backward)
 
 
-def batch_norm(x: Array, affine: Affine, running: Moments | None) -> tuple[Array, Moments]:
-    """BatchNorm over the leading axis: with the batch's moments if `running` is None, else with those.
+def batch_norm(x: Array, affine: Affine, running: Moments | None, relu: bool = False) -> tuple[Array, Moments]:
+    """BatchNorm of [features, rows] over the rows, then ReLU if asked: one law for the two modes.
 
-    Returns the normalised rows and the moments that were used.
+    Normalises with the batch's moments if `running` is None, else with those; returns the result and the
+    moments that were used.
     """
     if running is None:
-        return _normalize_batch(x, affine)
-    gain = jax.lax.rsqrt(running.var + BATCH_NORM_EPS) * affine.scale
-    y = (x.astype(jnp.float32) - running.mean) * gain + affine.bias
-    return y.astype(x.dtype), running
+        return _normalize_batch(x, affine, relu)
+    inverse = jax.lax.rsqrt(running.var + BATCH_NORM_EPS)
+    return _standardize(x, running.mean, inverse, affine, relu), running
 
 
 def rms_norm(x: Array, scale: Array) -> Array:
+    """RMSNorm of [features, rows] over the features."""
     wide = x.astype(jnp.float32)
-    y = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + RMS_NORM_EPS) * scale
+    y = wide * jax.lax.rsqrt(jnp.square(wide).mean(0) + RMS_NORM_EPS) * scale[:, None]
     return y.astype(x.dtype)
 
 
+def _linear(kernel: Array, x: Array) -> Array:
+    """[in, out] and [in, rows] -> [out, rows], in the number format of x."""
+    return jax.lax.dot_general(kernel.astype(x.dtype), x, (((0,), (0,)), ((), ())))
+
+
 def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, dtype: Any) -> tuple[Array, TrunkMoments]:
-    """Features before the RMSNorm, and the moments that each BatchNorm used."""
-    y, moments_in = batch_norm(x.astype(jnp.float32), trunk.norm_in, running and running.norm_in)
-    h = y.astype(dtype) @ trunk.w_in.astype(dtype)
+    """Features [width, rows] before the RMSNorm for inputs [rows, inputs], and the moments used."""
+    y, moments_in = batch_norm(x.astype(jnp.float32).T, trunk.norm_in, running and running.norm_in)
+    h = _linear(trunk.w_in, y.astype(dtype))
     pairs = []
     for i, block in enumerate(trunk.blocks):
         before = running.blocks[i] if running else (None, None)
-        y, moments1 = batch_norm(h @ block.w1.astype(dtype), block.norm1, before[0])
-        y, moments2 = batch_norm(jax.nn.relu(y) @ block.w2.astype(dtype), block.norm2, before[1])
-        h = h + jax.nn.relu(y)
+        y, moments1 = batch_norm(_linear(block.w1, h), block.norm1, before[0], relu=True)
+        y, moments2 = batch_norm(_linear(block.w2, y), block.norm2, before[1], relu=True)
+        h = h + y
         pairs.append((moments1, moments2))
     return h, TrunkMoments(moments_in, tuple(pairs))
 
 
-def head_apply(network: Network, features: Array, dtype: Any) -> Array:
-    """RMSNorm and head, in float32 from the last product on."""
-    y = rms_norm(features, network.trunk.rms).astype(dtype)
-    return jnp.matmul(y, network.head_w.astype(dtype), preferred_element_type=jnp.float32) + network.head_b
+def head_apply(network: Network, features: Array) -> Array:
+    """RMSNorm and head, [width, rows] -> [rows, outputs], in float32 from the product on."""
+    y = rms_norm(features, network.trunk.rms)
+    kernel = network.head_w.astype(y.dtype)
+    product = jax.lax.dot_general(y, kernel, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return product + network.head_b
 
 
 def actor_apply(
@@ -200,7 +265,7 @@ def actor_apply(
 ) -> tuple[Array, Array, TrunkMoments]:
     """Mean and log-std of the Gaussian before tanh, for the given rows of the batch."""
     features, moments = trunk_apply(actor.trunk, obs, running, dtype)
-    mean, raw = jnp.split(head_apply(actor, features[rows], dtype), 2, axis=-1)
+    mean, raw = jnp.split(head_apply(actor, features[:, rows]), 2, axis=-1)
     low, high = LOG_STD_RANGE
     return mean, low + (high - low) * (1 + jnp.tanh(raw)) / 2, moments
 
@@ -218,7 +283,7 @@ def critic_apply(
 
     def member(network: Network, stats: TrunkMoments | None) -> tuple[Array, TrunkMoments]:
         features, moments = trunk_apply(network.trunk, x, stats, dtype)
-        return head_apply(network, features[rows], dtype), moments
+        return head_apply(network, features[:, rows]), moments
 
     return jax.vmap(member)(critic, running)
 
@@ -237,32 +302,22 @@ def _unit_columns(kernel: Array) -> Array:
     return kernel / jnp.maximum(norm, PROJECTION_EPS)
 
 
-def _project_affine(affine: Affine) -> Affine:
-    """Scale and bias jointly at norm sqrt(d)."""
-    total = (jnp.square(affine.scale) + jnp.square(affine.bias)).sum(-1, keepdims=True)
-    gain = jnp.sqrt(affine.scale.shape[-1] / (total + PROJECTION_EPS))
-    return Affine(affine.scale * gain, affine.bias * gain)
+def _projected_vectors(network: Network) -> Array:
+    """Scale and bias of each BatchNorm jointly at norm sqrt(d), and the RMSNorm scale; not the head bias.
+
+    The vectors are told apart by a group number per element: group g is the g-th norm, -1 is left alone.
+    """
+    sizes = vector_sizes(network)
+    groups = [i // 2 for i in range(len(sizes) - 1)] + [-1]
+    group = np.repeat(groups, sizes)
+    member = jnp.asarray(group == np.arange(groups[-2] + 1)[:, None])  # [groups, elements]
+    squares = jnp.where(member, jnp.square(network.vectors)[..., None, :], 0.0).sum(-1)
+    width = np.asarray([sizes[2 * g] for g in range(groups[-2] + 1)], np.float32)
+    gain = jnp.sqrt(width) / jnp.sqrt(squares + PROJECTION_EPS)
+    per_element = jnp.where(member, gain[..., None], 0.0).sum(-2)
+    return network.vectors * jnp.where(group < 0, 1.0, per_element)
 
 
 def project(network: Network) -> Network:
     """The network with every kernel, BatchNorm and RMSNorm renormalised; head biases stay as they are."""
-    trunk = network.trunk
-    rms_gain = jnp.sqrt(trunk.rms.shape[-1] / (jnp.square(trunk.rms).sum(-1, keepdims=True) + PROJECTION_EPS))
-    return Network(
-        trunk=Trunk(
-            norm_in=_project_affine(trunk.norm_in),
-            w_in=_unit_columns(trunk.w_in),
-            blocks=tuple(
-                Block(
-                    _unit_columns(b.w1),
-                    _project_affine(b.norm1),
-                    _unit_columns(b.w2),
-                    _project_affine(b.norm2),
-                )
-                for b in trunk.blocks
-            ),
-            rms=trunk.rms * rms_gain,
-        ),
-        head_w=_unit_columns(network.head_w),
-        head_b=network.head_b,
-    )
+    return Network(tuple(_unit_columns(kernel) for kernel in network.kernels), _projected_vectors(network))

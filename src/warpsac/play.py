@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 
 from warpsac import envs
 from warpsac.errors import UserError
+from warpsac.files import in_words
 from warpsac.policy import LoadedPolicy
 
 _TRY_GL = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
@@ -39,36 +43,67 @@ def find_gl() -> str | None:
 
 
 def record(policy: LoadedPolicy, task: str, path: Path, steps: int, seed: int) -> float:
-    """Write one video of up to `steps` control steps; returns the return of its first episode."""
-    import imageio.v2 as imageio
-
-    gl = find_gl()
-    if gl is None:
-        raise UserError(
-            "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
-            "gives MuJoCo software rendering"
-        )
-    os.environ["MUJOCO_GL"] = gl
-    env = envs.make(task, 1, render=True)
-    rate = env.spec.control_hz or 30.0
-    # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
-    every = max(1, round(rate / 50))
-    total, counting = 0.0, True
+    """Write a video of one episode, up to `steps` control steps of it; returns its return so far."""
+    env = _drawable(task)
     try:
-        obs = env.reset(seed)
-        video: Any
-        with imageio.get_writer(str(path), fps=rate / every, macro_block_size=2, quality=7) as video:
+        rate = env.spec.control_hz or 30.0
+        # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
+        every = max(1, round(rate / 50))
+        obs, total = env.reset(seed), 0.0
+        with _writer(path, rate / every) as video:
             for step in range(steps):
                 if step % every == 0:
-                    video.append_data(np.ascontiguousarray(env.render()))
+                    video.append_data(_image(env))
                 env.send(policy.normalized(obs))
                 result = env.recv().result
                 obs = result.obs
-                if counting:
-                    total += float(result.reward[0])
+                total += float(result.reward[0])
                 if (result.terminated | result.truncated)[0]:
-                    counting = False
                     break
     finally:
         env.close()
     return total
+
+
+def _drawable(task: str) -> envs.HostEnv:
+    """One environment that can be drawn; MuJoCo is first told how to draw on this machine."""
+    if importlib.util.find_spec("mujoco"):
+        gl = find_gl()
+        if gl is not None:
+            os.environ["MUJOCO_GL"] = gl
+        elif envs.lookup(task).family == "mujoco":
+            raise UserError(
+                "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
+                "gives MuJoCo software rendering"
+            )
+    return envs.make(task, 1, render=True)
+
+
+def _image(env: envs.HostEnv) -> np.ndarray:
+    try:
+        image = env.render()
+    except Exception as error:
+        raise UserError(f"{env.spec.task} cannot be drawn: {envs.in_a_line(error)}") from error
+    if image.ndim != 3:
+        raise UserError(f"{env.spec.task} cannot be drawn: its render() gives no RGB image")
+    return np.ascontiguousarray(image)
+
+
+@contextlib.contextmanager
+def _writer(path: Path, rate: float) -> Iterator[Any]:
+    import imageio.v2 as imageio
+
+    if not path.parent.is_dir():
+        raise UserError(f"{path}: no such folder {path.parent}")
+    if path.suffix.lower() != ".mp4":
+        raise UserError(f"{path}: the video must be an .mp4 file")
+    beside = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never stands under the final name
+    try:
+        with imageio.get_writer(str(beside), fps=rate, macro_block_size=2, quality=7) as video:
+            yield video
+        os.replace(beside, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {in_words(error)}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from warpsac import checkpoint, pytree, rundir, sac
+from warpsac.envs import EnvSpec, rescale
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
@@ -26,7 +28,6 @@ class LoadedPolicy:
         self.step = step
         """Environment steps after which it was saved."""
         self.info = info
-        self._low, self._high = (np.asarray(info[f"action_{end}"], np.float32) for end in ("low", "high"))
         self._act = jax.jit(lambda obs: sac.best_action(agent, policy, obs))
 
     def normalized(self, obs: np.ndarray) -> np.ndarray:
@@ -40,15 +41,29 @@ class LoadedPolicy:
             raise ValueError(
                 f"observation has shape {rows.shape}; expected [{views.actor_dim}] or [N, {views.actor_dim}]"
             )
-        action = self.normalized(np.atleast_2d(rows))
-        action = self._low + (action + 1) / 2 * (self._high - self._low)
+        action = rescale(self.normalized(np.atleast_2d(rows)), self.info["action_low"], self.info["action_high"])
         return action[0] if rows.ndim == 1 else action
+
+
+def portable_spec(spec: EnvSpec) -> dict[str, Any]:
+    """What a policy needs to know about its environment to act without the simulator, for a checkpoint."""
+    return {
+        "task": spec.task,
+        "obs_dim": spec.views.obs_dim,
+        "actor_dim": spec.views.actor_dim,
+        "critic_start": spec.views.critic_start,
+        "action_low": list(spec.action_low),
+        "action_high": list(spec.action_high),
+        "control_hz": spec.control_hz,
+    }
 
 
 def load_policy(run: Path | str) -> LoadedPolicy:
     """The policy of the run's newest good checkpoint."""
     folder = rundir.open_run(run)
-    found = checkpoint.newest_good(folder.checkpoints, groups=("policy",))
+    found = checkpoint.newest_good(
+        folder.checkpoints, groups=("policy",), report=lambda line: print(line, file=sys.stderr, flush=True)
+    )
     if found is None:
         raise UserError(f"{folder.path}: has no good checkpoint yet")
     spec = found.info["env_spec"]

@@ -49,6 +49,7 @@ class Progress:
         self._started = clock()
         self._step = start_step
         self._phase: Phase = "compiling"
+        self._announced: set[str] = set()  # what plain output has said is being compiled
         self._spinner = Spinner("dots")
         self._latest: dict[str, list[float]] = {}  # key -> value of each seed
         self._evaluated_at: int | None = None
@@ -67,10 +68,11 @@ class Progress:
             else:
                 self._plain(text)
 
-    def phase(self, name: Phase) -> None:
-        """What is being done now; plain output announces compiling only: nothing else moves meanwhile."""
-        if name == "compiling" and not self._live:
-            self._plain("compiling ...")
+    def phase(self, name: Phase, what: str = "") -> None:
+        """What is being done now; plain output announces compiling only, once for each `what`."""
+        if name == "compiling" and not self._live and what not in self._announced:
+            self._announced.add(what)
+            self._plain(f"compiling {what} ..." if what else "compiling ...")
         self._phase = name
 
     def update(self, step: int, rows: Row | Sequence[Row]) -> None:

@@ -48,6 +48,12 @@ class Agent:
     views: ObsViews
     action_dim: int
     horizon_updates: int
+    n_step: int = 1
+
+    @property
+    def least_discount(self) -> float:
+        """The smallest discount of a window that does not end in a termination."""
+        return self.config.gamma**self.n_step
 
     @property
     def dtype(self) -> Any:
@@ -258,16 +264,14 @@ def _update_critic(
     action = jnp.concatenate([batch.action, next_action])
 
     target_logits, _ = critic_apply(learner.target, obs, action, None, agent.dtype, slice(size, None))
-    atoms = losses.target_atoms(
+    target = losses.target_distribution(
+        losses.pessimistic_distribution(target_logits, support),
         reward_scale * batch.reward,
         batch.discount,
-        log_prob,
-        jnp.exp(learner.log_alpha),
+        -jnp.exp(learner.log_alpha) * log_prob,
         support,
-        config.value_limit,
+        agent.least_discount,
     )
-    probs = losses.pessimistic_distribution(target_logits, support)
-    target = losses.project_onto_support(probs, atoms, support)
 
     def loss(critic: Network) -> tuple[Array, TrunkMoments]:
         logits, moments = critic_apply(critic, obs, action, None, agent.dtype, slice(0, size))
@@ -283,9 +287,10 @@ def _update_critic(
         critic_moments=fold_moments(learner.critic_moments, moments),
         target=jax.tree.map(lambda t, c: t + config.tau * (c - t), learner.target, critic),
     )
+    mean_target = target.mean(0)
     return learner, {
         "loss/critic": value,
-        "value/mean": (target * support).sum(-1).mean(),
-        "value/edge_low": target[:, 0].mean(),
-        "value/edge_high": target[:, -1].mean(),
+        "value/mean": (mean_target * support).sum(),
+        "value/edge_low": mean_target[0],
+        "value/edge_high": mean_target[-1],
     }

@@ -8,6 +8,10 @@ from types import FrameType
 from typing import Any
 
 
+class Interrupted(Exception):
+    """Raised by `StopSignals.check` out of work that can be given up and done again later."""
+
+
 class StopSignals:
     """While entered, `received` is the number of the first such signal, or None."""
 
@@ -24,6 +28,10 @@ class StopSignals:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def check(self) -> None:
+        if self.received is not None:
+            raise Interrupted
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:

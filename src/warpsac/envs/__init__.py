@@ -7,13 +7,14 @@ Nothing about a simulator leaks out of its file: importing this module imports n
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.errors import UserError
+from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, Regime, Task, find, suggestions
 from warpsac.types import ObsViews, Restart, StepResult
 
@@ -41,6 +42,21 @@ class EnvSpec:
     """Whether `get_state` and `set_state` continue an episode exactly."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
+
+    def rescale(self, action: np.ndarray) -> np.ndarray:
+        """Actions in [-1, 1] to the simulator's own range."""
+        return rescale(action, self.action_low, self.action_high)
+
+
+def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:
+    """Actions [..., A] from [-1, 1] to [low, high], as float32 and never outside."""
+    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    scaled = (high64 + low64) / 2 + (high64 - low64) / 2 * np.asarray(action, np.float64)
+    return np.clip(scaled, low64, high64).astype(np.float32)
+
+
+class SimulatorFailed(TrainingStopped):
+    """An environment failed `env.max_faults` times in a row."""
 
 
 class HostStep(NamedTuple):
@@ -109,7 +125,7 @@ def lookup(name: str) -> Target:
 
     if gym.is_registered(name):
         return Target(name, "gymnasium", None)
-    near = suggestions(name, gym.registered_ids())
+    near = list(dict.fromkeys(suggestions(name) + suggestions(name, gym.registered_ids())))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     raise UserError(f"unknown task '{name}': {hint}")
 
@@ -122,11 +138,22 @@ def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool
     module: Any = importlib.import_module(FAMILIES[target.family])
     try:
         return module.make(target.name, num_envs, config or EnvConfig(), render)
-    except ImportError as error:
-        extra = EXTRAS.get(target.family)
-        if extra is None:
-            raise
-        missing = getattr(error, "name", None) or str(error)
-        raise UserError(
-            f"{target.name} needs the {target.family} simulator ({missing} is missing): pip install 'warpsac[{extra}]'"
-        ) from None
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{target.name}: {why_not_made(target, error)}") from error
+
+
+def why_not_made(target: Target, error: Exception) -> str:
+    """One line on why an environment cannot be made, with what to install if that is it."""
+    if isinstance(error, ImportError):
+        missing = error.name or str(error)
+        extra = EXTRAS.get(target.family) or EXTRAS.get(missing)
+        if extra is not None:
+            return f"needs the {extra} simulator ({missing} is missing): pip install 'warpsac[{extra}]'"
+    return f"cannot be made: {in_a_line(error)}"
+
+
+def in_a_line(error: BaseException) -> str:
+    """An exception of somebody else's code as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import gym, lookup, make
+from warpsac.envs import gym, in_a_line, lookup, make, why_not_made
 from warpsac.errors import UserError
 
 STEPS = 200
@@ -35,7 +35,7 @@ def check_env(name: str, config: EnvConfig | None = None) -> list[Finding]:
     except UserError as error:
         return [Finding("problem", str(error))]
     except Exception as error:
-        return [Finding("problem", f"cannot be made: {type(error).__name__}: {error}")]
+        return [Finding("problem", why_not_made(target, error))]
     try:
         return [*_check_spaces(target.name, env, config), *_check_behaviour(env)]
     finally:
@@ -81,42 +81,73 @@ def _check_behaviour(env: Any) -> list[Finding]:
     if not isinstance(env.action_space, gymnasium.spaces.Box):
         return []
     try:
-        first, seconds, facts = _roll(env)
-        again, _, _ = _roll(env)
+        first = _roll(env, env.reset(seed=0)[0])
+        again = _roll(env, env.reset(seed=0)[0])
     except Exception as error:
-        return [Finding("problem", f"stepping it raises {type(error).__name__}: {error}")]
-    found = [Finding("ok", f"{STEPS} random steps at {seconds / STEPS * 1e6:.0f} microseconds each")]
-    if facts["bad_shape"]:
-        found.append(Finding("problem", f"observations have shape {facts['bad_shape']}, not the space's"))
-        return found
-    if not np.isfinite(first).all():
+        return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
+    if first.problem:
+        return [Finding("problem", first.problem)]
+    found = [Finding("ok", f"{STEPS} random steps at {first.seconds / STEPS * 1e6:.0f} microseconds each")]
+    if not np.isfinite(first.rows).all():
         found.append(Finding("problem", "observations or rewards are not finite: such steps are never learned from"))
-    elif not np.array_equal(first, again):
+    elif not np.array_equal(first.rows, again.rows):
         found.append(Finding("note", "the same seed gives other episodes: results cannot be reproduced"))
     else:
         found.append(Finding("ok", "the same seed gives the same episodes"))
-    if facts["reward_type"]:
-        found.append(Finding("problem", f"reward is a {facts['reward_type']}, not a number"))
+        if isinstance(env, gym.Snapshot):
+            found.append(_check_snapshot(env))
     return found
 
 
-def _roll(env: Any) -> tuple[np.ndarray, float, dict[str, Any]]:
+def _check_snapshot(env: gym.Snapshot) -> Finding:
+    """Whether the state, put back, leads to the same steps again."""
+    advice = "resume would not be exact"
+    try:
+        state = env.get_state()
+        names = [name for name, value in state.items() if value.dtype.kind not in "biuf"]
+        if names:
+            return Finding("note", f"get_state() gives {names[0].removeprefix('own/')}, not plain numbers: {advice}")
+        first = _roll(env, None)
+        env.reset(seed=1)
+        env.set_state(state)
+        again = _roll(env, None)
+    except Exception as error:
+        return Finding("note", f"get_state() or set_state() raises {in_a_line(error)}: {advice}")
+    if np.array_equal(first.rows, again.rows):
+        return Finding("ok", "its state can be saved and put back: resume is exact")
+    return Finding("note", f"set_state() does not bring back all that get_state() saw: {advice}")
+
+
+class _Roll(NamedTuple):
+    rows: np.ndarray  # observation and reward of each step
+    seconds: float
+    problem: str | None
+
+
+def _roll(env: Any, first_obs: Any) -> _Roll:
+    """Random steps, the same at each call, from where the environment is."""
     rng, space = np.random.default_rng(0), env.action_space
     low = np.where(np.isfinite(space.low), space.low, -1.0)
     high = np.where(np.isfinite(space.high), space.high, 1.0)
     rows: list[np.ndarray] = []
-    facts: dict[str, Any] = {"bad_shape": None, "reward_type": None}
-    obs, _ = env.reset(seed=0)
     started = time.perf_counter()
+
+    def wrong_shape(obs: Any) -> str | None:
+        expected = env.observation_space.shape
+        return None if np.shape(obs) == expected else f"observations have shape {np.shape(obs)}, not {expected}"
+
+    problem = wrong_shape(first_obs) if first_obs is not None else None
+    if first_obs is not None and not problem:
+        rows.append(np.append(np.asarray(first_obs, np.float64).reshape(-1), 0.0))
     for _ in range(STEPS):
-        obs, reward, terminated, truncated, _ = env.step(rng.uniform(low, high).astype(space.dtype))
-        if np.shape(obs) != env.observation_space.shape:
-            facts["bad_shape"] = np.shape(obs)
+        if problem:
             break
-        if np.ndim(reward) != 0 or not np.issubdtype(np.asarray(reward).dtype, np.number):
-            facts["reward_type"] = type(reward).__name__
-            reward = 0.0
-        rows.append(np.append(np.asarray(obs, np.float64).reshape(-1), float(reward)))
+        obs, reward, terminated, truncated, _ = env.step(rng.uniform(low, high).astype(space.dtype))
+        problem = wrong_shape(obs)
+        if np.ndim(reward) != 0 or np.asarray(reward).dtype.kind not in "biuf":
+            problem = f"reward is {type(reward).__name__} {reward!r}, not a number"
+        if not problem:
+            rows.append(np.append(np.asarray(obs, np.float64).reshape(-1), float(reward)))
         if terminated or truncated:
-            obs, _ = env.reset()
-    return np.array(rows), time.perf_counter() - started, facts
+            env.reset()
+    return _Roll(np.array(rows), time.perf_counter() - started, problem)

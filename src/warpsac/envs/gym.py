@@ -12,14 +12,19 @@ import gymnasium
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import EnvSpec
+from warpsac.envs import EnvSpec, in_a_line
 from warpsac.envs.host import InProcessEnvs
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
 
 def registered_ids() -> list[str]:
-    return sorted(gymnasium.registry)
+    """The ids that can be made; gymnasium keeps names of withdrawn versions that only raise an error."""
+    return sorted(name for name in gymnasium.registry if not _withdrawn(name))
+
+
+def _withdrawn(env_id: str) -> bool:
+    return getattr(gymnasium.registry[env_id].entry_point, "__module__", None) == "gymnasium.envs"
 
 
 def is_registered(name: str) -> bool:
@@ -28,9 +33,9 @@ def is_registered(name: str) -> bool:
     if module:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise UserError(f"task '{name}': cannot import module '{module}' ({error})") from None
-    return env_id in gymnasium.registry
+        except Exception as error:  # whatever a user's own module may raise
+            raise UserError(f"task '{name}': cannot import module '{module}' ({in_a_line(error)})") from error
+    return env_id in gymnasium.registry and not _withdrawn(env_id)
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
@@ -54,11 +59,16 @@ def build_single(name: str, render: bool = False) -> Any:
         try:
             env = gymnasium.make(name, disable_env_checker=True, render_mode="rgb_array" if render else None)
         except gymnasium.error.DependencyNotInstalled as error:
-            raise ImportError(str(error), name="mujoco") from None
+            missing = "mujoco" if "mujoco" in str(error).lower() else None
+            raise ImportError(str(error), name=missing) from error
     if isinstance(env.observation_space, gymnasium.spaces.Dict):
         env = gymnasium.wrappers.FlattenObservation(env)
-    if hasattr(env.unwrapped, "data") and hasattr(env.unwrapped, "model"):
+    base: Any = env.unwrapped
+    # Only gymnasium's own: another MuJoCo environment may keep more than physics.
+    if type(base).__module__.startswith("gymnasium.envs.mujoco."):
         return MujocoSnapshot(env)
+    if env.has_wrapper_attr("get_state") and env.has_wrapper_attr("set_state"):
+        return Snapshot(env)
     return env
 
 
@@ -84,6 +94,9 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
         raise UserError(
             f"{name}: observation space is {type(observation).__name__}; it must be a Box or a Dict of them"
         )
+    if len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
+        shape = f"{action.dtype}{list(action.shape)}"
+        raise UserError(f"{name}: action space is a Box of {shape}; warpsac needs a vector of floats")
     low, high = np.asarray(action.low, float).reshape(-1), np.asarray(action.high, float).reshape(-1)
     unbounded = ~(np.isfinite(low) & np.isfinite(high))
     if unbounded.any():
@@ -94,10 +107,10 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
     size = int(np.prod(observation.shape))
     limit = env.spec.max_episode_steps if env.spec is not None else None
     step_seconds = getattr(env.unwrapped, "dt", None)
-    packages = ["gymnasium", "mujoco"] if isinstance(env, MujocoSnapshot) else ["gymnasium"]
+    mujoco = isinstance(env, MujocoSnapshot)
     return EnvSpec(
         task=name,
-        family="mujoco" if isinstance(env, MujocoSnapshot) else "gymnasium",
+        family="mujoco" if mujoco else "gymnasium",
         num_envs=num_envs,
         views=ObsViews(size, size),
         action_dim=low.size,
@@ -106,8 +119,8 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
         episode_limit=limit,
         control_hz=1.0 / step_seconds if step_seconds else None,
         has_success=has_success,
-        restorable=all(callable(getattr(env, method, None)) for method in ("get_state", "set_state")),
-        versions=package_versions(packages),
+        restorable=isinstance(env, Snapshot),
+        versions=package_versions(["gymnasium", "mujoco"] if mujoco else ["gymnasium"]),
     )
 
 
@@ -121,40 +134,58 @@ def package_versions(packages: list[str]) -> dict[str, str]:
     return found
 
 
-class MujocoSnapshot(gymnasium.Wrapper):
+class Snapshot(gymnasium.Wrapper):
+    """An environment whose own get_state() and set_state() go on exactly where it was.
+
+    Step limit and random numbers (`np_random`), which gymnasium keeps for it, are added.
+    """
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        limit = _time_limit(self.env)
+        random = json.dumps(self.env.unwrapped.np_random.bit_generator.state).encode()
+        state = {f"own/{name}": np.array(value) for name, value in self._get_own().items()}
+        state["elapsed"] = np.asarray(limit._elapsed_steps if limit else 0)
+        state["random"] = np.frombuffer(random, np.uint8).copy()
+        return state
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        self._set_own({k.removeprefix("own/"): v for k, v in state.items() if k.startswith("own/")})
+        limit = _time_limit(self.env)
+        if limit is not None:
+            limit._elapsed_steps = int(state["elapsed"])
+        self.env.unwrapped.np_random.bit_generator.state = json.loads(bytes(state["random"]).decode())
+
+    def _get_own(self) -> dict[str, np.ndarray]:
+        return self.env.get_wrapper_attr("get_state")()
+
+    def _set_own(self, state: dict[str, np.ndarray]) -> None:
+        self.env.get_wrapper_attr("set_state")(state)
+
+
+class MujocoSnapshot(Snapshot):
     """A MuJoCo environment whose state between two steps can be taken and put back exactly.
 
     The physics state alone is not enough: rewards and observations also read derived quantities
     (body positions, contact forces) that a step leaves behind, so all fixed-size arrays are kept.
     """
 
-    def get_state(self) -> dict[str, np.ndarray]:
+    def _get_own(self) -> dict[str, np.ndarray]:
         import mujoco
 
         base: Any = self.env.unwrapped
-        model, data = base.model, base.data
-        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
         physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
         mujoco.mj_getState(model, data, physics, kind)
-        state = {f"data/{name}": np.array(getattr(data, name)) for name in _fixed_arrays(model, data)}
-        state["physics"] = physics
-        state["elapsed"] = np.asarray(_time_limit(self.env)._elapsed_steps if _time_limit(self.env) else 0)
-        state["random"] = np.frombuffer(json.dumps(base.np_random.bit_generator.state).encode(), np.uint8).copy()
-        return state
+        return {name: np.array(getattr(data, name)) for name in _fixed_arrays(model, data)} | {"physics": physics}
 
-    def set_state(self, state: dict[str, np.ndarray]) -> None:
+    def _set_own(self, state: dict[str, np.ndarray]) -> None:
         import mujoco
 
         base: Any = self.env.unwrapped
-        model, data = base.model, base.data
-        kind = mujoco.mjtState.mjSTATE_INTEGRATION
+        model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
         mujoco.mj_setState(model, data, np.asarray(state["physics"], np.float64), kind)
         for name in _fixed_arrays(model, data):
-            getattr(data, name)[...] = state[f"data/{name}"]
-        limit = _time_limit(self.env)
-        if limit is not None:
-            limit._elapsed_steps = int(state["elapsed"])
-        base.np_random.bit_generator.state = json.loads(bytes(state["random"]).decode())
+            getattr(data, name)[...] = state[name]
 
 
 def _time_limit(env: Any) -> Any:

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs import EnvSpec, HostStep
-from warpsac.errors import TrainingStopped
+from warpsac.envs import EnvSpec, HostStep, SimulatorFailed, in_a_line
 from warpsac.types import Restart, StepResult
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
@@ -46,29 +45,17 @@ class InProcessEnvs:
                                        for i in range(spec.num_envs)]  # fmt: skip
         self._max_faults = max_faults
         self._success_of = success_of
-        low, high = np.asarray(spec.action_low, np.float64), np.asarray(spec.action_high, np.float64)
-        self._centre, self._half = (high + low) / 2, (high - low) / 2
-        self._low, self._high = low, high
         self._seed = 0
         self._attempts = np.zeros(spec.num_envs, np.int64)  # environments built anew, for fresh seeds
-        self._in_a_row = np.zeros(spec.num_envs, np.int64)  # faulty steps since the last good one
+        self._in_a_row = np.zeros(spec.num_envs, np.int64)  # faults since the last good step
+        self._faults = 0
         self._action: np.ndarray | None = None
-        self._last_fault = ""
 
     def reset(self, seed: int) -> np.ndarray:
         self._seed = seed
         self._attempts[:] = 0
         self._in_a_row[:] = 0
-        rows = []
-        for i in range(self.spec.num_envs):
-            try:
-                obs, _ = self._envs[i].reset(seed=reset_seed(seed, i))
-                obs = self._observation(obs)
-            except Exception as error:
-                self._note_fault(i, error)
-                obs = self._start_anew(i)
-            rows.append(obs)
-        return np.stack(rows)
+        return np.stack([self._first_observation(i, reset_seed(seed, i)) for i in range(self.spec.num_envs)])
 
     def send(self, action: np.ndarray) -> None:
         self._action = np.asarray(action)
@@ -79,41 +66,41 @@ class InProcessEnvs:
         obs, final_obs = np.empty((n, d), np.float32), np.zeros((n, d), np.float32)
         reward = np.empty(n, np.float32)
         terminated, truncated, success = np.zeros((3, n), bool)
-        restart_mask, restart_obs, faults = np.zeros(n, bool), np.zeros((n, d), np.float32), 0
-        for i, action in enumerate(self._to_simulator(self._action)):
+        restart_mask, restart_obs = np.zeros(n, bool), np.zeros((n, d), np.float32)
+        faults_before = self._faults
+        for i, action in enumerate(self.spec.rescale(self._action)):
             while True:
                 try:
-                    row, reward[i], terminated[i], truncated[i], success[i] = self._step(i, action)
-                    if terminated[i] or truncated[i]:
-                        final_obs[i] = row
-                        row = self._observation(self._envs[i].reset()[0])
+                    obs[i], reward[i], terminated[i], truncated[i], success[i] = self._step(i, action)
                     break
                 except Exception as error:
-                    faults += 1
                     self._note_fault(i, error)
                     restart_mask[i] = True
                     restart_obs[i] = self._start_anew(i)
+            if terminated[i] or truncated[i]:
+                final_obs[i] = obs[i]
+                obs[i] = self._first_observation(i)
             self._in_a_row[i] = 0
-            obs[i] = row
         self._action = None
         result = StepResult(obs, reward, terminated, truncated, final_obs, success if self.spec.has_success else None)
-        restart = Restart(restart_mask, restart_obs) if faults else None
-        return HostStep(result, restart, faults)
-
-    def restart(self, i: int) -> np.ndarray:
-        """Close environment i's episode and begin another; returns its first observation."""
-        return self._observation(self._envs[i].reset()[0])
+        restart = Restart(restart_mask, restart_obs) if restart_mask.any() else None
+        return HostStep(result, restart, self._faults - faults_before)
 
     def get_state(self) -> dict[str, np.ndarray] | None:
         if not self.spec.restorable:
             return None
         state = {"seed": np.asarray(self._seed), "attempts": self._attempts.copy()}
-        for i, env in enumerate(self._envs):
-            state |= {f"{i}/{name}": value for name, value in env.get_state().items()}
-        return state
+        try:
+            for i, env in enumerate(self._envs):
+                state |= {f"{i}/{name}": np.asarray(value) for name, value in env.get_state().items()}
+        except Exception:
+            return None  # a user's own get_state must not end a run: resume cuts the episodes instead
+        plain = all(value.dtype.kind in "biuf" for value in state.values())
+        return state if plain else None
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self._seed, self._attempts = int(state["seed"]), np.array(state["attempts"])
+        self._in_a_row[:] = 0
         for i, env in enumerate(self._envs):
             # A first reset builds what the simulator makes lazily; its random state is overwritten.
             env.reset(seed=reset_seed(self._seed, i))
@@ -125,14 +112,12 @@ class InProcessEnvs:
 
     def close(self) -> None:
         for env in self._envs:
-            env.close()
-
-    def _to_simulator(self, action: np.ndarray) -> np.ndarray:
-        scaled = self._centre + self._half * np.asarray(action, np.float64)
-        return np.clip(scaled, self._low, self._high).astype(np.float32)
+            with contextlib.suppress(Exception):  # a broken one may fail to close: it is dropped anyway
+                env.close()
 
     def _observation(self, obs: Any) -> np.ndarray:
-        row = np.asarray(obs, np.float32).reshape(-1)
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, found below
+            row = np.asarray(obs, np.float32).reshape(-1)
         if row.size != self.spec.views.obs_dim:
             raise ValueError(f"observation has {row.size} numbers, not {self.spec.views.obs_dim}")
         if not np.isfinite(row).all():
@@ -142,19 +127,27 @@ class InProcessEnvs:
     def _step(self, i: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, bool]:
         obs, reward, terminated, truncated, info = self._envs[i].step(action)
         row = self._observation(obs)
-        if not np.isfinite(reward):
+        if not abs(float(reward)) <= np.finfo(np.float32).max:
             raise FloatingPointError(f"reward is {reward}")
         success = bool(self._success_of(info)) if self._success_of else False
         return row, float(reward), bool(terminated), bool(truncated), success
 
     def _note_fault(self, i: int, error: Exception) -> None:
+        self._faults += 1
         self._in_a_row[i] += 1
-        self._last_fault = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         if self._in_a_row[i] >= self._max_faults:
-            raise TrainingStopped(
+            raise SimulatorFailed(
                 f"{self.spec.task}: environment {i} failed {self._in_a_row[i]} times in a row "
-                f"(env.max_faults = {self._max_faults}); last fault: {self._last_fault}"
-            ) from None
+                f"(env.max_faults = {self._max_faults}); last fault: {in_a_line(error)}"
+            ) from error
+
+    def _first_observation(self, i: int, seed: int | None = None) -> np.ndarray:
+        """Begin an episode of environment i; without a seed its own random numbers go on."""
+        try:
+            return self._observation(self._envs[i].reset(seed=seed)[0])
+        except Exception as error:
+            self._note_fault(i, error)
+            return self._start_anew(i)
 
     def _start_anew(self, i: int) -> np.ndarray:
         """Build environment i again after a fault; a fault of the new one counts as another."""
@@ -190,7 +183,7 @@ class SeedEnvs:
             None if field[0] is None else np.stack(field) for field in zip(*(s.result for s in steps))
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
-        if not faults.any():
+        if all(step.restart is None for step in steps):
             return HostStep(result, None, faults)
         nothing = Restart(np.zeros(self.spec.num_envs, bool), np.zeros_like(steps[0].result.obs))
         restarts = [step.restart or nothing for step in steps]

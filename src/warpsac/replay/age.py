@@ -24,14 +24,15 @@ chooses one shape, then an integer inside it. Worked example: T = 4, p/q = 1/4, 
 m = 3, r = 0, f = 2; weights times 2T: 8 6 4 2 2 2 = (2 2 2 2 2 2) + (6 4 2 0 0 0). So with probability
 12/24 an age is uniform on 0..5, otherwise it is the smaller of a number in 0..2 and one in 0..3.
 
-Only the choice of the shape involves a float (it moves the probability of a whole shape by 1e-7 of
-itself at most); no float decides an index, since one float32 over 1e7 transitions would draw some twice
+Only the choice of the shape involves a float (rounding moves about 1e-7 of the draws from one whole shape
+to another); no float decides an index, since one float32 over 1e7 transitions would draw some twice
 as often as others. Floats are only added, or multiplied by a power of two, before the one product that
 is compared: compilers may fuse a product with a sum, which would round differently on host and device.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
@@ -110,8 +111,13 @@ def bounded(high: Array, low: Array, n: Array, xp: Any) -> Array:
     another by more than a factor 1 + n / 2^48.
     """
     if xp is np:
-        n = n.astype(np.uint64)
-        return ((high * n + (low * n >> np.uint64(16))) >> np.uint64(32)).astype(np.uint32)
+        n, product, rest = n.astype(np.uint64), high.astype(np.uint64), low.astype(np.uint64)
+        product *= n
+        rest *= n
+        rest >>= np.uint64(16)
+        product += rest
+        product >>= np.uint64(32)
+        return product.astype(np.uint32)
     # The same without 64-bit integers: one Horner step in base 2^16 for each 16 bits, where
     # (digit n + carry) >> 16 is put together from products that fit 32 bits.
     n_high, n_low = n >> 16, n & 0xFFFF
@@ -137,47 +143,64 @@ class Shapes(NamedTuple):
     far_length: Array
 
 
-def shapes(law: AgeLaw, ages: Array, xp: Any) -> Shapes:
-    """The shapes of a law that is not uniform, for `ages` >= 1 (uint32) ages in replay."""
+class _Masses(NamedTuple):
+    """What of the shapes is static: the ramp is `reach` ages long once that many are there."""
+
+    reach: int  # m
+    ramp: np.float32  # thresholds once the ramp is complete (K > m)
+    near: np.float32
+    young_total: np.float32  # the constant in the total mass while it is not (K <= m)
+    has_near: bool
+
+
+@functools.cache
+def _masses(law: AgeLaw) -> _Masses:
     horizon = abs(law.decay_steps)
     depth = (law.q - law.p) * horizon  # D
     floor = Fraction(2 * law.p * horizon, law.q)  # f
-    real = ages.astype(xp.float32)
     if law.decay_steps > 0:
-        m, r = divmod(depth, law.q)
-        step = Fraction(2 * r, law.q)
         # K <= m: divided by K, the triangle over K ages is K + 1 and the rest 2 (m - K) + step + floor.
         # K > m: divided by the floor, so that its mass is K.
+        m, r = divmod(depth, law.q)
+        step = Fraction(2 * r, law.q)
         ramp, near = m * (m + 1) / floor, (m + 1) * (m + step) / floor
-        young = ages <= m
-        ramp_length = xp.minimum(ages, xp.uint32(m))
-        return Shapes(
-            ramp=xp.where(young, real + 1, xp.float32(ramp)),
-            near=xp.where(young, real + 1, xp.float32(near)),
-            total=xp.where(young, xp.float32(2 * m + 1 + step + floor) - real, real + xp.float32(near)),
-            ramp_length=ramp_length,
-            partner_length=ramp_length + xp.uint32(1),
-            near_length=xp.minimum(ages, xp.uint32(m + 1)),
-            far_start=xp.zeros_like(ages),
-            far_length=ages,
-        )
-    # Prefer old: 2A above the floor up to age m - 1, full weight 2|T| from age m on.
-    m, top = -(-depth // law.q), 2 * horizon
-    # K <= m: divided by K, the triangle is K - 1 and the floor over K ages f.
-    # K > m: divided by the full weight, so that the mass of the old ages is K - m.
-    ramp, near = Fraction(m * (m - 1), top), (m * (m - 1) + m * floor) / top
-    young = ages <= m
-    ramp_length = xp.minimum(ages, xp.uint32(m))
-    beyond = ages - ramp_length
+        young_total = 2 * m + 1 + step + floor
+        has_near = r != 0
+    else:
+        # The weight is 2A above the floor up to age m - 1 and the full 2|T| from age m on.
+        # K <= m: divided by K, the triangle is K - 1 and the floor over K ages f.
+        # K > m: divided by the full weight, so that the mass of the ages from m on is K - m.
+        m, top = -(-depth // law.q), 2 * horizon
+        ramp, near = Fraction(m * (m - 1), top), m * (m - 1 + floor) / top
+        young_total = floor - 1
+        has_near = True
+    return _Masses(m, np.float32(ramp), np.float32(near), np.float32(young_total), has_near)
+
+
+def shapes(law: AgeLaw, ages: Array, xp: Any) -> Shapes:
+    """The shapes of a law that is not uniform, for `ages` >= 1 (uint32) ages in replay."""
+    reach, ramp, near, young_total, _ = _masses(law)
+    young, real = ages <= reach, ages.astype(xp.float32)
+    ramp_length = xp.minimum(ages, xp.uint32(reach))
+    if law.decay_steps > 0:
+        young_ramp = real + 1
+        total = xp.where(young, young_total - real, real + near)
+        partner_length, near_length = ramp_length + xp.uint32(1), xp.minimum(ages, xp.uint32(reach + 1))
+        far_start, far_length = xp.zeros_like(ages), ages
+    else:
+        young_ramp, beyond = real - 1, ages - ramp_length
+        total = xp.where(young, young_total + real, beyond.astype(xp.float32) + near)
+        partner_length, near_length = ramp_length - xp.uint32(1), ramp_length
+        far_start, far_length = xp.where(young, xp.uint32(0), xp.uint32(reach)), xp.where(young, ages, beyond)
     return Shapes(
-        ramp=xp.where(young, real - 1, xp.float32(ramp)),
-        near=xp.where(young, real - 1, xp.float32(near)),
-        total=xp.where(young, real + xp.float32(floor - 1), beyond.astype(xp.float32) + xp.float32(near)),
+        ramp=xp.where(young, young_ramp, ramp),
+        near=xp.where(young, young_ramp, near),
+        total=total,
         ramp_length=ramp_length,
-        partner_length=ramp_length - xp.uint32(1),
-        near_length=ramp_length,
-        far_start=xp.where(young, xp.uint32(0), xp.uint32(m)),
-        far_length=xp.where(young, ages, beyond),
+        partner_length=partner_length,
+        near_length=near_length,
+        far_start=far_start,
+        far_length=far_length,
     )
 
 
@@ -202,8 +225,7 @@ def draw(
     in_ramp = place < shape.ramp
     length, start = shape.far_length, shape.far_start
     growing = law.decay_steps < 0
-    has_near = growing or (law.q - law.p) * law.decay_steps % law.q != 0
-    if has_near:
+    if _masses(law).has_near:
         in_near = place < shape.near
         length = xp.where(in_near, shape.near_length, length)
         start = xp.where(in_near, xp.uint32(0), start)

@@ -9,10 +9,11 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from warpsac.replay import ring as device_ring
-from warpsac.replay.age import AgeLaw, Sampler
+from warpsac.replay.age import AgeLaw, Sampler, draw
 from warpsac.replay.ring import Ring, RingSpec, end_code, final_slots, to_storage
 from warpsac.types import Array, Batch, StepResult
 
@@ -58,17 +59,18 @@ class HostRing:
     def available_ages(self) -> np.ndarray:
         return device_ring.available_ages(self.state, self.spec, np)
 
-    def indices(self, law: AgeLaw, words: np.ndarray, sampler: Sampler = "exact") -> tuple[Array, Array]:
-        return device_ring.indices(self.state, self.spec, law, words, sampler, np)
+    def indices(self, law: AgeLaw, drawn: np.ndarray, sampler: Sampler = "exact") -> tuple[Array, Array]:
+        return device_ring.indices(self.state, self.spec, law, drawn, sampler, np)
 
     def gather(self, age: Array, env: Array, gamma: float) -> Batch:
         return device_ring.gather(self.state, self.spec, age, env, gamma, np)
 
-    def sample(
-        self, law: AgeLaw, keys: Array, batch_size: int, gamma: float, sampler: Sampler = "exact"
-    ) -> Batch:
-        words = np.asarray(_host_words(law, batch_size, sampler)(jax.device_put(keys, _host_device())))
-        return self.gather(*self.indices(law, words, sampler), gamma)
+    def sample(self, law: AgeLaw, keys: Array, batch_size: int, gamma: float, sampler: Sampler = "exact") -> Batch:
+        if keys.devices() != {_host_device()}:
+            keys = jax.device_put(keys, _host_device())
+        program = _index_program(law, self.spec.num_envs, batch_size, sampler)
+        age, env = program(keys, self.available_ages())
+        return self.gather(np.asarray(age), np.asarray(env), gamma)
 
     def _write_finals(self, ended: np.ndarray, slot: np.ndarray, obs: np.ndarray, step: int) -> None:
         state = self.state
@@ -81,8 +83,14 @@ class HostRing:
 
 
 @functools.cache
-def _host_words(law: AgeLaw, batch_size: int, sampler: Sampler) -> Any:
-    return jax.jit(lambda keys: device_ring.random_words(keys, law, batch_size, sampler))
+def _index_program(law: AgeLaw, num_envs: int, batch_size: int, sampler: Sampler) -> Any:
+    """Random words and indices in one small program on the CPU: a few NumPy calls cost more than all of it."""
+
+    def indices(keys: Array, ages: Array) -> tuple[Array, Array]:
+        drawn = device_ring.random_words(keys, law, batch_size, sampler)
+        return draw(law, drawn, ages, num_envs, jnp, sampler)
+
+    return jax.jit(indices)
 
 
 @functools.cache

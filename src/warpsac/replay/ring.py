@@ -36,6 +36,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 
 from warpsac.errors import UserError
 from warpsac.replay import age as age_law
+from warpsac.replay import words
 from warpsac.replay.age import AgeLaw, Sampler
 from warpsac.types import Array, Batch, StepResult
 
@@ -60,7 +61,7 @@ class RingSpec:
             raise UserError(f"replay.capacity = {self.capacity}: must hold env.num_envs = {self.num_envs}")
         if self.final_slots and self.final_slots < self.num_envs:
             raise UserError(f"replay.final_slots = {self.final_slots}: must be at least env.num_envs = {self.num_envs}")
-        if self.rows * self.num_seeds * self.num_envs >= 2**31:
+        if (self.rows + self.n_step) * self.num_seeds * self.num_envs >= 2**31:
             raise UserError(
                 f"replay.capacity = {self.capacity}: over all {self.num_seeds} seeds it must stay below 2147483648"
             )
@@ -152,7 +153,7 @@ def cut(ring: Ring, spec: RingSpec, mask: Array, new_obs: Array) -> Ring:
     The last stored step becomes the episode's last, truncated at the observation that was to be acted on.
     """
     row, last_row = ring.count % spec.rows, (ring.count - 1) % spec.rows
-    pending, last_end = _read_row(ring.obs, row), _read_row(ring.end, last_row)
+    pending, last_end = _settle(ring.count, _read_row(ring.obs, row), _read_row(ring.end, last_row))
     ended = mask & (last_end == 0) & (ring.count > 0)
     slot = final_slots(ring, spec, ended, jnp)
     ring = _write_finals(ring, spec, ended, slot, pending, ring.count - 1)
@@ -171,16 +172,15 @@ def available_ages(ring: Ring, spec: RingSpec, xp: Any = jnp) -> Array:
 
 
 def random_words(keys: Array, law: AgeLaw, batch_size: int, sampler: Sampler = "exact") -> Array:
-    """All random words of one batch for each seed, uint32 [S, W, B], in one call."""
-    shape = (law.words(sampler), batch_size)
-    return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
+    """All random words of one batch for each seed, uint32 [S, W, B]."""
+    return words.random_words(keys, law.words(sampler), batch_size)
 
 
 def indices(
-    ring: Ring, spec: RingSpec, law: AgeLaw, words: Array, sampler: Sampler = "exact", xp: Any = jnp
+    ring: Ring, spec: RingSpec, law: AgeLaw, drawn: Array, sampler: Sampler = "exact", xp: Any = jnp
 ) -> tuple[Array, Array]:
-    """(age, env), int32 [S, B], of one batch; the same for host and device."""
-    return age_law.draw(law, words, available_ages(ring, spec, xp), spec.num_envs, xp, sampler)
+    """(age, env), int32 [S, B], of one batch from its random words; the same for host and device."""
+    return age_law.draw(law, drawn, available_ages(ring, spec, xp), spec.num_envs, xp, sampler)
 
 
 def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp: Any = jnp) -> Batch:
@@ -189,33 +189,36 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
     reward = sum over j < k of gamma^j r_j and discount = gamma^k, where k = n or the steps up to the
     episode's end; 0 if it terminated there.
     """
+    stride = spec.num_seeds * spec.num_envs
     lane = xp.arange(spec.num_seeds, dtype=xp.int32)[:, None] * spec.num_envs + env
-
-    def flat(row: Array) -> Array:
-        return xp.where(row < spec.rows, row, row - spec.rows) * (spec.num_seeds * spec.num_envs) + lane
-
     row = (ring.count - spec.n_step) % spec.rows - age
-    row = xp.where(row < 0, row + spec.rows, row)
-    here = flat(row)
+    here = xp.where(row < 0, row + spec.rows, row) * stride + lane
+    if xp is not np:
+        (here,) = _settle(ring.count, here)
+
+    def ahead(steps: Array) -> Array:
+        index = here + steps * stride
+        return xp.where(index < spec.rows * stride, index, index - spec.rows * stride)
+
     reward, end = _take(ring.reward, here, xp), _take(ring.end, here, xp)
-    steps: Array = xp.ones_like(end)
+    steps: Array = 1
     discount = xp.full_like(reward, gamma)
     for j in range(1, spec.n_step):
-        going, ahead = end == 0, flat(row + j)
+        going, index = end == 0, ahead(j)
         # The select between product and sum keeps compilers from fusing the two, which rounds otherwise.
-        reward = reward + xp.where(going, xp.float32(gamma**j) * _take(ring.reward, ahead, xp), xp.float32(0))
-        end = xp.where(going, _take(ring.end, ahead, xp), end)
+        reward = reward + xp.where(going, xp.float32(gamma**j) * _take(ring.reward, index, xp), xp.float32(0))
+        end = xp.where(going, _take(ring.end, index, xp), end)
         steps = xp.where(going, j + 1, steps)
         discount = xp.where(going, xp.float32(gamma ** (j + 1)), discount)
-    there = flat(row + steps)
+    there = ahead(steps)
     if xp is not np:
-        here, there, end = _settle(here, there, end)
+        there, end = _settle(ring.count, there, end)
     return Batch(
-        obs=_take(ring.obs, here, xp, spec.obs_dim).astype(xp.float32),
+        obs=_take(ring.obs, here, xp, spec.obs_dim).astype(xp.float32, copy=False),
         action=_take(ring.action, here, xp, spec.action_dim),
         reward=reward,
         discount=xp.where(end < 0, xp.float32(0), discount),
-        next_obs=_next_obs(ring, spec, there, end, xp).astype(xp.float32),
+        next_obs=_next_obs(ring, spec, there, end, xp).astype(xp.float32, copy=False),
     )
 
 
@@ -229,8 +232,10 @@ def sample(
     sampler: Sampler = "exact",
 ) -> Batch:
     """One batch for each seed, [S, B, ...], drawn with replacement; `keys` [S]."""
-    words = random_words(keys, law, batch_size, sampler)
-    age, env = indices(ring, spec, law, words, sampler)
+    drawn = random_words(keys, law, batch_size, sampler)
+    if sampler == "buckets":  # many gathers read these
+        (drawn,) = _settle(ring.count, drawn)
+    age, env = indices(ring, spec, law, drawn, sampler)
     return gather(ring, spec, age, env, gamma)
 
 
@@ -277,23 +282,29 @@ def _next_obs(ring: Ring, spec: RingSpec, index: Array, end: Array, xp: Any) -> 
     return jnp.where(ended[..., None], finals, obs)
 
 
-def _settle(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """The arrays, computed once.
+def _settle(count: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """The arrays, computed here and once: what follows reads them and does not compute them again.
 
-    XLA for CPU would work all index arithmetic into every gather and repeat it for each element of each
-    row, which doubles the time of a batch. It does not look through a branch that it cannot predict.
+    XLA for CPU drops optimization barriers before it fuses. It would then repeat the index arithmetic for
+    each element of each gathered row (more than twice the time of a batch), and read a row again after
+    writing it (for which it first copies the ring). It does not look through a branch on a number that it
+    does not know, such as the count of steps.
     """
 
-    def branch(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        keep = arrays[0].ravel()[0] >= 0  # an index: always true
-        return jax.lax.cond(keep, lambda *same: same, lambda *same: tuple(map(jnp.zeros_like, same)), *arrays)
+    def branch(count: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.lax.cond(count >= 0, lambda: arrays, lambda: tuple(map(jnp.zeros_like, arrays)))
 
-    return jax.lax.platform_dependent(*arrays, cpu=branch, default=lambda *same: same)
+    def barrier(_: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.lax.optimization_barrier(arrays)
+
+    return jax.lax.platform_dependent(count, *arrays, cpu=branch, default=barrier)
 
 
 def _row_major(array: jax.Array) -> jax.Array:
     """Left alone, XLA picks another layout for the ring inside a loop and copies all of it to get there."""
-    return with_layout_constraint(array, Layout(tuple(range(array.ndim))))
+    pinned = with_layout_constraint(array, Layout(tuple(range(array.ndim))))
+    # jit refuses to donate an argument to an output that is itself a layout constraint.
+    return jax.lax.optimization_barrier(pinned)
 
 
 def _read_row(array: jax.Array, row: Array) -> jax.Array:

@@ -1,0 +1,85 @@
+# `make` explains itself. Only Python 3.11 to 3.13 with pip is needed; everything goes into .venv.
+#
+#   make demo PYTHON=/path/to/python3.12     another interpreter than the first suitable one found
+#   make demo EXTRA=cuda                     with CUDA, for an NVIDIA GPU
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+EXTRA := cpu
+LOCK  := requirements/$(EXTRA).txt
+# There when exactly what the lock says is installed; a changed lock or pyproject.toml makes it outdated.
+STAMP := $(VENV)/.installed-$(EXTRA)
+JOBS  := 2
+
+DEMO_TASK := InvertedDoublePendulum-v5
+SUITABLE  := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
+COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 \
+             --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types unit bench lock clean
+
+help:  ## this list
+	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP)  ## make .venv with the locked versions and this package
+
+demo: $(STAMP)  ## train a small task on two CPU cores in a few minutes, and show what came out
+	@run=runs/demo-$$(date +%Y%m%d-%H%M%S); \
+	$(BIN)/warpsac train $(DEMO_TASK) --profile demo --out runs --name $${run#runs/} || exit $$?; \
+	echo; \
+	if $(BIN)/warpsac play $$run > /dev/null; then video=$$run/policy.mp4; \
+	else video="none: nothing to draw with here (see the line above)"; fi; \
+	echo "the policy is trained:"; \
+	echo "  run folder      $$run"; \
+	echo "  learning curve  $$run/curve.png"; \
+	echo "  video           $$video"; \
+	echo "next, judge it on fresh episodes:"; \
+	echo "  $(BIN)/warpsac eval $$run"
+
+test: lint types unit  ## lint, types and all tests; what CI runs
+
+lint: $(STAMP)  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)  ## mypy
+	$(BIN)/mypy
+
+unit: $(STAMP)  ## pytest alone; ARGS="-k ring" picks tests
+	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+bench: $(STAMP)  ## speed of replay sampling and of one learner update on this machine
+	$(BIN)/python benchmarks/sampling.py
+	$(BIN)/python benchmarks/update.py
+
+lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(COMPILE) --upgrade --output-file requirements/cpu.txt
+	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
+
+clean:  ## remove .venv and caches; run folders stay
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): $(LOCK) pyproject.toml
+	@if ! $(BIN)/python -c '$(SUITABLE)' 2> /dev/null; then \
+	  for python in $(or $(PYTHON),python3 python python3.13 python3.12 python3.11); do \
+	    $$python -c '$(SUITABLE)' > /dev/null 2>&1 && found=$$python && break; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "no Python 3.11, 3.12 or 3.13 found$(if $(PYTHON), at $(PYTHON)); name one: make PYTHON=/path/to/python3" >&2; \
+	    exit 2; \
+	  fi; \
+	  echo "making $(VENV) with $$($$found --version)"; \
+	  if $$found -c 'import ensurepip' 2> /dev/null; then $$found -m venv --clear $(VENV); \
+	  else $$found -m venv --clear --without-pip $(VENV) && $$found -m pip --python $(BIN)/python install --quiet pip; fi; \
+	fi
+	@echo "installing the versions of $(LOCK) into $(VENV) (once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(LOCK)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,101 @@
+"""Going on from checkpoints: which ones, and how the loop takes up the state that its `save` wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from warpsac import checkpoint
+from warpsac.checkpoint import Checkpoint
+from warpsac.envs.host import reset_seed
+from warpsac.errors import UserError
+from warpsac.rundir import RunDir
+
+if TYPE_CHECKING:
+    from warpsac.training import HostLoop
+
+
+def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
+    """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
+
+    The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
+    """
+    saved = [bool(checkpoint.steps(run.checkpoints)) for run in runs]
+    if not any(saved):
+        return None
+    if not all(saved):
+        with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
+        raise UserError(f"{with_none} has no checkpoint yet, {with_some} has: resume them one by one")
+    limit = None
+    while True:
+        found = [_newest(run, limit) for run in runs]
+        limit = min(one.step for one in found)
+        if all(one.step == limit for one in found):
+            return found
+
+
+def _newest(run: RunDir, limit: int | None) -> Checkpoint:
+    found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
+    if found is None:
+        raise UserError(f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train`")
+    return found
+
+
+def restore(loop: HostLoop, checkpoints: list[Checkpoint] | None) -> None:
+    """Go on exactly where the checkpoints were taken; rows logged after them are moved aside."""
+    if checkpoints is None:
+        loop.progress.message("no checkpoint was made yet: starting from the beginning")
+    else:
+        _restore_state(loop, checkpoints)
+    meta = loop.meta()
+    for s, run in enumerate(loop.runs):
+        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
+        run.resume(checkpoints[s].step if checkpoints else -1, meta)
+        if checkpoints:
+            checkpoint.set_aside_newer(checkpoints[s])
+    if checkpoints:
+        loop.progress.message(f"resumed at step {loop.step:,}")
+
+
+def _restore_state(loop: HostLoop, checkpoints: list[Checkpoint]) -> None:
+    info = checkpoints[0].info
+    loop.interaction, loop.learning_from = info["interaction"], info["learning_from"]
+    loop.evaluated_at, loop.seconds_before = info["evaluated_at"], info["seconds"]
+    parts = [found.arrays for found in checkpoints]
+    loop.engine.restore(parts, info["updates"], str(checkpoints[0].path))
+    for episodes, part in zip(loop.episodes, parts, strict=True):
+        episodes.restore(part["episodes"])
+
+    exact = _restore_simulator(loop, parts)
+    if exact:
+        loop.obs = np.stack([part["episodes"]["obs"] for part in parts])
+    else:
+        loop.obs = loop.envs.reset([reset_seed(seed, loop.interaction) for seed in loop.config.seeds])
+        for episodes in loop.episodes:
+            episodes.forget_running()
+    if not all("replay" in part for part in parts):
+        loop.engine.empty_replay(loop.obs)
+        loop.learning_from = max(loop.learning_from, loop.interaction + loop.config.warmup_interactions)
+        loop.progress.message(
+            "replay was not saved: collecting "
+            f"{loop.config.learning_starts:,} transitions with the policy before learning goes on"
+        )
+    if not exact:
+        # The simulator begins anew: episodes that were running are closed in replay as truncated.
+        loop.engine.close_episodes(np.ones(loop.obs.shape[:2], bool), loop.obs)
+
+
+def _restore_simulator(loop: HostLoop, parts: list[dict[str, dict[str, np.ndarray]]]) -> bool:
+    """Whether the simulator goes on exactly where it was."""
+    why = "was not saved"
+    if all("env" in part for part in parts):
+        try:
+            for env, part in zip(loop.envs.sets, parts, strict=True):
+                env.set_state(part["env"])
+            return True
+        except Exception as error:  # whatever a user's own set_state may raise
+            why = f"cannot be restored ({type(error).__name__}: {error})"
+    loop.progress.message(f"the simulator's state {why}: episodes that were running are cut")
+    return False

@@ -1,0 +1,22 @@
+"""What every test shares: JAX on the CPU, and compiled programs kept from one test run to the next."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+# Read when JAX is first imported, here or in a subprocess that a test starts.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "warpsac-test-cache"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+
+import pytest  # noqa: E402
+
+
+@pytest.fixture
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training without drawing the learning curve after each evaluation: that takes longer than a tiny run."""
+    from warpsac import curve
+
+    monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)

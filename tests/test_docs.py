@@ -1,0 +1,88 @@
+"""The documents say what is true: every logged key, every link, every function and setting that they name."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from warpsac.config import Config
+from warpsac.interaction import METRIC_NAMES
+from warpsac.rundir import EVALUATION_COLUMNS
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
+LOCKS = sorted(ROOT.glob("requirements/*.txt"))
+
+
+def documented() -> set[str]:
+    """The metrics that docs/metrics.md defines: keys in the first cell of a table row."""
+    text = (ROOT / "docs/metrics.md").read_text()
+    return set(re.findall(r"`([a-z]+/[a-z_]+)`", "\n".join(line.split(" | ")[0] for line in text.splitlines())))
+
+
+def test_every_logged_key_is_documented():
+    source = "\n".join(path.read_text() for path in (ROOT / "src/warpsac").rglob("*.py"))
+    prefixes = {key.split("/")[0] for key in documented()}
+    literal = set(re.findall(rf'"((?:{"|".join(prefixes)})/[a-z_]+)"', source))
+    summarised = {f"{prefix}/{name}" for prefix in ("episode", "eval") for name in ("return", "length", "success")}
+    logged = literal | summarised | set(METRIC_NAMES) | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
+    assert logged == documented()
+
+
+def test_every_page_is_there():
+    names = {str(page.relative_to(ROOT)) for page in PAGES}
+    pages = {"architecture", "algorithm", "metrics", "performance", "checkpoints"}
+    assert names >= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md"}
+    assert names >= {f"docs/{page}.md" for page in pages}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path):
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    missing = [link for link in links if not link.startswith("http") and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_functions_of_the_algorithm_exist():
+    """Each section names its module in the heading; a function stands in brackets right after its equation's name."""
+    text = (ROOT / "docs/algorithm.md").read_text()
+    checked = 0
+    for section in text.split("\n## ")[1:]:
+        heading, body = section.split("\n", 1)
+        modules = [
+            importlib.import_module("warpsac." + name.rstrip("/").removesuffix(".py").replace("/", "."))
+            for name in re.findall(r"`([a-z_/]+(?:\.py|/))`", heading)
+        ]
+        for name in re.findall(r"\(`(?:[a-z]+\.)?([a-z_]+)`", body) if modules else ():
+            homes = [*modules, *(importlib.import_module(f"warpsac.{m}") for m in ("replay.age", "replay.ring", "sac"))]
+            assert any(hasattr(home, name) for home in homes), f"{heading}: {name}"
+            checked += 1
+    assert checked >= 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_settings_that_are_named_exist(page: Path):
+    for section, name in re.findall(r"[`-](env|replay|learner|eval|checkpoint|log)\.([a-z_-]+)", page.read_text()):
+        fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
+        assert name.replace("-", "_") in fields, f"{section}.{name}"
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_lock_is_exact_and_names_no_index(lock: Path):
+    for line in lock.read_text().splitlines():
+        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w =!<>'.]+)?", line), line
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_lock_holds_every_dependency(lock: Path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = project["dependencies"] + extras["mujoco"] + extras["dev"]
+    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in wanted}  # type: ignore[index]
+    locked = {line.split("==")[0] for line in lock.read_text().splitlines()}
+    assert names <= locked

@@ -1,0 +1,219 @@
+"""The loop: same seed same numbers, the order of an interaction, when it logs, evaluates, saves and stops."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
+
+from warpsac import api, checkpoint, engine, rundir, training
+from warpsac.config import Config
+from warpsac.errors import UserError
+from warpsac.training import HostLoop
+
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def finish(config: Config) -> Path:
+    outcome = training.train(config)
+    assert outcome.finished
+    return outcome.runs[0]
+
+
+# --- same seed same numbers
+
+
+def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
+    first, again, other = (finish(tiny(tmp_path, seeds=(seed,))) for seed in (1, 1, 2))
+    assert first != again
+    assert_same_run(first, again)
+    one, two = state_of(first), state_of(other)
+    for name in ("replay/action", "replay/obs", "policy/actor/linear" if "policy/actor/linear" in one else "learner/updates"):
+        assert (one[name].tobytes() == two[name].tobytes()) == (name == "learner/updates")
+
+
+@pytest.mark.parametrize("sampler", ["exact", "buckets"])
+def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Path, sampler: str) -> None:
+    replay = {"sampler": sampler}
+    device, host = (finish(tiny(tmp_path, replay=replay | {"placement": place})) for place in ("device", "host"))
+    assert_same_run(device, host)
+
+
+# --- one interaction
+
+
+def spy(loop: HostLoop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """(call, updates made before it, interactions stored before it), in order."""
+    events: list[tuple[str, int, int]] = []
+    for name in ("act_randomly", "act", "store", "learn"):
+        original = getattr(loop.engine, name)
+
+        def watched(*arguments: Any, name: str = name, original: Any = original) -> Any:
+            events.append((name, int(loop.engine.learner.updates[0]), loop.engine.stored))
+            return original(*arguments)
+
+        monkeypatch.setattr(loop.engine, name, watched)
+    return events
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
+    config = tiny(tmp_path, stop_at=78, updates_per_step=updates, eval={"every": 0})
+    seen = {}
+    for overlap in (True, False):
+        with HostLoop(config.__class__(**{**config.__dict__, "overlap": overlap})) as loop:
+            loop.start()
+            seen[overlap] = spy(loop, monkeypatch)
+            loop.run()
+    warmup = [event for t in range(WARMUP) for event in (("act_randomly", 0, t), ("store", 0, t))]
+    strict, overlapped = list(warmup), list(warmup)
+    for k in range(6):  # interactions after the warm-up
+        t = WARMUP + k
+        strict += [("act", k * updates, t), ("store", k * updates, t), ("learn", k * updates, t + 1)]
+        behind = max(k - 1, 0) * updates
+        overlapped += [("act", behind, t), *([("learn", behind, t)] if k else []), ("store", k * updates, t)]
+    assert seen[False] == strict
+    assert seen[True] == overlapped
+
+
+def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path) -> None:
+    # 61 transitions of 3 environments need 21 interactions; strictly, the 22nd is the first to learn.
+    config = tiny(tmp_path, learning_starts=61, overlap=False, stop_at=66, eval={"every": 0})
+    state = state_of(finish(config))
+    assert state["info/interaction"] == 22
+    assert state["info/updates"] == state["learner/updates"] == 1
+
+
+def test_no_program_is_traced_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.compile_programs.cache_clear()
+    for placement in ("device", "host"):
+        with HostLoop(tiny(tmp_path, replay={"placement": placement})) as loop:
+            loop.start()
+            loop.run()
+        traces = loop.engine.programs.traces()
+    used = {name: count for name, count in traces.items() if name != "cut"}
+    assert used == dict.fromkeys(used, 1)
+    assert {"act", "act_randomly", "act_best", "store", "learn0", "learn1", "updateTrue", "updateFalse"} <= used.keys()
+
+
+# --- rows, evaluations, checkpoints
+
+
+def test_what_is_logged_and_when(tmp_path: Path) -> None:
+    run = finish(tiny(tmp_path))
+    rows = rows_of(run)
+    assert [row["step"] for row in rows if row["kind"] == "train"] == list(range(21, 270, 21))
+    assert [row["step"] for row in rows if row["kind"] == "eval"] == [0, 120, 240, 270]
+    assert checkpoint.steps(run / "checkpoints") == [225, 270]
+    by_step = {row["step"]: row for row in rows if row["kind"] == "train"}
+    # Nothing has ended or been learned after 7 interactions: such metrics are absent, not 0.
+    assert by_step[21].keys() == {
+        "step", "kind", "faults/count", "reward/scale", "replay/transitions", "replay/effective_length",
+    }  # fmt: skip
+    assert by_step[21]["replay/transitions"] == (7 - 3 + 1) * 3
+    assert by_step[252]["replay/transitions"] == 150
+    learned = {"loss/actor", "loss/critic", "policy/alpha", "policy/entropy", "policy/entropy_target", "value/mean"}
+    assert learned <= by_step[84].keys()
+    # The first episodes of all three environments are truncated at step 25, in the row of interaction 28.
+    assert by_step[84]["episode/length"] == 25.0
+    assert by_step[84]["episode/success"] in (0.0, 1 / 3, 2 / 3, 1.0)
+    assert "episode/return" not in by_step[105]
+    times = [row["time/seconds"] for row in rundir.read_metrics(run)]
+    assert times == sorted(times)
+    assert times[0] > 0
+
+
+def test_a_task_without_success_logs_none(tmp_path: Path) -> None:
+    small = {"env": {"num_envs": 1}, "learning_starts": 50, "stop_at": 40}
+    rows = rows_of(finish(tiny(tmp_path, task="probe-action", **small)))
+    assert all("episode/success" not in row and "eval/success" not in row for row in rows)
+    assert any("episode/return" in row for row in rows)
+    assert any("eval/return" in row for row in rows)
+
+
+def test_evaluation_only_at_the_end(tmp_path: Path) -> None:
+    rows = rows_of(finish(tiny(tmp_path, eval={"every": 0}, stop_at=90)))
+    assert [row["step"] for row in rows if row["kind"] == "eval"] == [90]
+
+
+def test_evaluations_never_touch_training(tmp_path: Path) -> None:
+    often, never = (finish(tiny(tmp_path, eval={"every": every, "episodes": 3})) for every in (30, 0))
+    one, two = ([row for row in rows_of(run) if row["kind"] == "train"] for run in (often, never))
+    assert one == two
+    assert_same_state(state_of(often), state_of(never))
+
+
+def test_the_run_folder_of_each_seed(tmp_path: Path) -> None:
+    outcome = training.train(tiny(tmp_path, seeds=(4, 9), name="both", stop_at=75, env={"num_envs": 1}, learning_starts=60))
+    assert [run.name for run in outcome.runs] == ["both-seed4", "both-seed9"]
+    for run, seed in zip(outcome.runs, (4, 9)):
+        assert rundir.open_run(run).config.seeds == (seed,)
+        assert [row["step"] for row in rundir.read_evaluations(run)] == [0, 75]
+        assert rundir.open_run(run).meta["versions"]["jax"]
+    one, two = (state_of(run) for run in outcome.runs)
+    assert one["replay/obs"].shape == two["replay/obs"].shape
+    assert one["replay/obs"].tobytes() != two["replay/obs"].tobytes()
+
+
+# --- where it ends
+
+
+def test_stop_at_keeps_the_schedule_of_the_full_horizon(tmp_path: Path) -> None:
+    full, stopped = finish(tiny(tmp_path)), finish(tiny(tmp_path, stop_at=160))
+    assert state_of(stopped)["info/interaction"] == 54  # the first interaction that reaches 160 steps
+    assert rows_of(stopped, [162]) == [row for row in rows_of(full) if row["step"] <= 160]
+    # Updates 13..19 are in the row of interaction 42 (overlap: one behind), of 70 updates in the horizon.
+    row = next(row for row in rows_of(stopped) if row["step"] == 42 * 3)
+    rates = [1.5e-4 + 1.5e-4 * (1 + math.cos(math.pi * u / 70)) / 2 for u in range(14, 21)]
+    assert row["optimizer/learning_rate"] == pytest.approx(np.mean(rates), rel=1e-5)
+
+
+def test_total_steps_set_another_schedule(tmp_path: Path) -> None:
+    longer, full = finish(tiny(tmp_path, total_steps=540, stop_at=108)), finish(tiny(tmp_path, stop_at=108))
+    rates = [[row["optimizer/learning_rate"] for row in rows_of(run) if "loss/critic" in row] for run in (longer, full)]
+    assert all(slow > fast for slow, fast in zip(*rates, strict=True))
+
+
+def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with HostLoop(tiny(tmp_path, time_budget=37.0)) as loop:
+        monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: float(loop.interaction)))
+        loop.start()
+        outcome = loop.run()
+    assert (outcome.reason, outcome.finished) == ("time budget", False)
+    assert checkpoint.steps(outcome.runs[0] / "checkpoints")[-1] == 37 * 3
+    assert rows_of(outcome.runs[0])[-1]["step"] == 37 * 3
+    assert rows_of(outcome.runs[0])[-1]["kind"] == "eval"
+
+
+def test_a_capacity_that_fits_nowhere_is_refused_before_a_run_folder_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"replay.capacity = 2000000000: needs .* GB of .* the largest capacity"):
+        training.train(tiny(tmp_path / "out", replay={"capacity": 2_000_000_000}))
+    assert not (tmp_path / "out").exists()
+
+
+# --- it learns
+
+
+@pytest.mark.slow
+def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
+    """Random actions give about -19; staying where it starts gives about -19 too; a good policy -6."""
+    outcome = api.train(
+        "probe-point", out=str(tmp_path), total_steps=6000, learning_starts=200,
+        env={"num_envs": 4}, replay={"capacity": 6000, "batch_size": 64, "decay_steps": 1000},
+        learner={"actor_width": 32, "critic_width": 32, "actor_blocks": 1, "critic_blocks": 1, "expansion": 2,
+                 "learning_rate": 2e-3, "final_learning_rate": 1e-3},
+        eval={"every": 0, "episodes": 20, "num_envs": 20}, checkpoint={"every": 0},
+        log={"every": 500, "tensorboard": False},
+    )  # fmt: skip
+    result = rows_of(outcome.runs[0])[-1]
+    print(result)
+    assert result["eval/return"] > -8
+    assert result["eval/success"] > 0.8
