@@ -17,7 +17,9 @@ round's mean. Key derivation is part of every row; results are waited for at the
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
+import itertools
 import json
 import platform
 import statistics
@@ -54,7 +56,7 @@ class Size:
 
 SIZES = {"1e6": Size(1_000_000, 1, 80_000), "1e7": Size(10_000_000, 1024, 2_000)}
 
-Row = Callable[[int], Any]  # draws the batch of a counter
+Row = Callable[[], Any]  # draws the next batch
 
 
 def full_ring(spec: RingSpec, xp: Any) -> Ring:
@@ -83,24 +85,21 @@ def host_rows(size: Size, batch_size: int) -> dict[str, Row]:
     replay = HostRing(spec, full_ring(spec, np))
     cpu = jax.local_devices(backend="cpu")[0]
     base = jax.device_put(jax.random.key(0), cpu)
-    keys = jax.jit(lambda counter: jax.random.fold_in(base, counter)[None])
+    keys = functools.partial(jax.jit(lambda base, counter: jax.random.fold_in(base, counter)[None]), base)
     word = jax.jit(lambda keys: random_words(keys, 1, batch_size)[:, 0])
 
-    def on_cpu(draw: Callable[[Any], Any]) -> Row:
-        def row(counter: int) -> Any:
-            with jax.default_device(cpu):
-                return draw(keys(counter))
-
-        return row
+    def row(draw: Callable[[Any], Any]) -> Row:
+        counter = itertools.count()
+        return lambda: draw(keys(next(counter)))
 
     def scan(keys: Any) -> Any:
         return replay.gather(*scan_indices(size, np.asarray(word(keys)), spec.ages, np), GAMMA)
 
     return {
-        "uniform": on_cpu(lambda keys: replay.sample(uniform, keys, batch_size, GAMMA)),
-        "swd": on_cpu(lambda keys: replay.sample(law, keys, batch_size, GAMMA)),
-        "swd_scan": on_cpu(scan),
-        "swd_buckets": on_cpu(lambda keys: replay.sample(law, keys, batch_size, GAMMA, "buckets")),
+        "uniform": row(lambda keys: replay.sample(uniform, keys, batch_size, GAMMA)),
+        "swd": row(lambda keys: replay.sample(law, keys, batch_size, GAMMA)),
+        "swd_scan": row(scan),
+        "swd_buckets": row(lambda keys: replay.sample(law, keys, batch_size, GAMMA, "buckets")),
     }
 
 
@@ -116,10 +115,19 @@ def device_rows(size: Size, batch_size: int) -> dict[str, Row]:
         return ring.gather(state, spec, *scan_indices(size, word, spec.ages, jnp), GAMMA)
 
     def row(draw: Callable[..., Any], *static: Any) -> Row:
-        program = jax.jit(
-            lambda state, counter: draw(state, jax.random.fold_in(jax.random.key(0), counter)[None], *static)
-        )
-        return lambda counter: program(state, counter)
+        @jax.jit
+        def program(state: Ring, counter: Any) -> tuple[Any, Any]:
+            keys = jax.random.fold_in(jax.random.key(0), counter)[None]
+            return draw(state, keys, *static), counter + 1
+
+        counter = jnp.uint32(0)  # stays on the device, as it does in a training loop
+
+        def run() -> Any:
+            nonlocal counter
+            batch, counter = program(state, counter)
+            return batch
+
+        return run
 
     return {
         "uniform": row(sample, AgeLaw.of(0, WEIGHT_FLOOR), "exact"),
@@ -131,12 +139,11 @@ def device_rows(size: Size, batch_size: int) -> dict[str, Row]:
 
 def time_rows(rows: dict[str, Row], repetitions: dict[str, int], rounds: int, warmups: int) -> dict[str, float]:
     """Milliseconds per batch of each row; the order of the rows alternates from round to round."""
-    counter = iter(range(2**31))
 
     def run(row: Row, times: int) -> float:
         start = time.perf_counter()
         for _ in range(times):
-            batch = row(next(counter))
+            batch = row()
         jax.block_until_ready(batch)
         return (time.perf_counter() - start) / times * 1e3
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -53,6 +52,10 @@ def inputs(rows: int = 16, offset: float = 0.5) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(obs, jnp.float32), jnp.asarray(rng.uniform(-1, 1, (rows, ACTION)), jnp.float32)
 
 
+def apply(function: Any, *arguments: Any, dtype: Any = jnp.float32, rows: slice = slice(None)) -> Any:
+    return quick.jit(lambda *given: function(*given, dtype, rows))(*arguments)
+
+
 def close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-5) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol, atol), actual, wanted)
 
@@ -96,8 +99,7 @@ def test_actor_is_the_plain_formula(mode: str, blocks: int) -> None:
     actor, moments = make_actor(blocks)
     actor, moments, (obs, _) = scrambled(actor), scrambled(moments, low=0.5), inputs()
     running = moments if mode == "eval" else None
-    apply = quick.jit(functools.partial(networks.actor_apply, dtype=jnp.float32))
-    mean, log_std, used = apply(actor, obs, running)
+    mean, log_std, used = apply(networks.actor_apply, actor, obs, running)
     wanted_mean, wanted_std, wanted_used = slow_learner.gaussian(
         plain_network(actor), np.asarray(obs, np.float64), plain_moments(moments) if running else None
     )
@@ -111,8 +113,7 @@ def test_critics_are_plain_networks_side_by_side(mode: str, members: int) -> Non
     critic, moments = make_critic(members)
     critic, moments, (obs, action) = scrambled(critic), scrambled(moments, low=0.5), inputs()
     running = moments if mode == "eval" else None
-    apply = quick.jit(functools.partial(networks.critic_apply, dtype=jnp.float32))
-    logits, used = apply(critic, obs, action, running)
+    logits, used = apply(networks.critic_apply, critic, obs, action, running)
     assert logits.shape == (members, 16, ATOMS)
     for c in range(members):
         wanted, wanted_used = slow_learner.network(
@@ -129,13 +130,13 @@ def test_only_the_asked_rows_are_returned_but_all_are_normalised_over() -> None:
     actor, _ = make_actor()
     obs, action = inputs()
     half = slice(0, 8)
-    logits, moments = networks.critic_apply(critic, obs, action, None, jnp.float32)
-    first, same = networks.critic_apply(critic, obs, action, None, jnp.float32, half)
+    logits, moments = apply(networks.critic_apply, critic, obs, action, None)
+    first, same = apply(networks.critic_apply, critic, obs, action, None, rows=half)
     close((first, same), (logits[:, half], moments))
-    alone, _ = networks.critic_apply(critic, obs[half], action[half], None, jnp.float32)
+    alone, _ = apply(networks.critic_apply, critic, obs[half], action[half], None)
     assert np.abs(alone - first).max() > 1e-3
-    mean, log_std, _ = networks.actor_apply(actor, obs, None, jnp.float32)
-    close(networks.actor_apply(actor, obs, None, jnp.float32, half)[:2], (mean[half], log_std[half]))
+    mean, log_std, _ = apply(networks.actor_apply, actor, obs, None)
+    close(apply(networks.actor_apply, actor, obs, None, rows=half)[:2], (mean[half], log_std[half]))
 
 
 def test_log_std_lies_between_its_bounds() -> None:
@@ -146,7 +147,7 @@ def test_log_std_lies_between_its_bounds() -> None:
         # A head of zeros with a bias: the raw value itself.
         kernel = jnp.zeros_like(actor.head_w)
         bias = jnp.full_like(actor.head_b, raw)
-        _, log_std, _ = networks.actor_apply(with_head(actor, kernel, bias), obs, moments, jnp.float32)
+        _, log_std, _ = apply(networks.actor_apply, with_head(actor, kernel, bias), obs, moments)
         assert np.ptp(log_std) == 0
         extremes.append(float(log_std[0, 0]))
     assert extremes == pytest.approx([-10.0, -4.0, 2.0])
@@ -160,8 +161,8 @@ def test_bfloat16_is_near_float32_and_keeps_statistics_wide() -> None:
     critic, moments = make_critic()
     obs, action = inputs(64)
     for running in (None, scrambled(moments, low=0.5)):
-        exact, used = networks.critic_apply(critic, obs, action, running, jnp.float32)
-        rough, rough_used = networks.critic_apply(critic, obs, action, running, jnp.bfloat16)
+        exact, used = apply(networks.critic_apply, critic, obs, action, running)
+        rough, rough_used = apply(networks.critic_apply, critic, obs, action, running, dtype=jnp.bfloat16)
         assert rough.dtype == jnp.float32
         assert {leaf.dtype for leaf in jax.tree.leaves(rough_used)} == {jnp.dtype(jnp.float32)}
         close(rough, exact, rtol=0, atol=0.05)
@@ -192,11 +193,10 @@ def test_batch_norm_gradient_is_that_of_the_plain_formula(relu: bool) -> None:
         return (jnp.sin(plain_batch_norm(x, affine, relu)) * weight).sum()
 
     close(fast(x, affine), slow(x, affine))
-    close(jax.grad(fast, (0, 1))(x, affine), jax.grad(slow, (0, 1))(x, affine))
-    per_seed = jax.vmap(jax.grad(fast, (0, 1)))(
-        jnp.stack([x, 2 * x]), jax.tree.map(lambda a: jnp.stack([a, a]), affine)
-    )
-    close(jax.tree.map(lambda g: g[0], per_seed), jax.grad(slow, (0, 1))(x, affine))
+    wanted = quick.jit(jax.grad(slow, (0, 1)))(x, affine)
+    close(quick.jit(jax.grad(fast, (0, 1)))(x, affine), wanted)
+    both = jax.tree.map(lambda a: jnp.stack([a + 1, a]), (x, affine))  # as two members
+    close(jax.tree.map(lambda g: g[1], quick.jit(jax.vmap(jax.grad(fast, (0, 1))))(*both)), wanted)
 
 
 @pytest.mark.parametrize("members", [1, 2])
@@ -263,7 +263,7 @@ def test_projection_is_the_plain_one_for_each_member() -> None:
 
 
 def test_projected_norms() -> None:
-    projected = networks.project(scrambled(make_critic(members=2, blocks=3)[0]))
+    projected = quick.jit(networks.project)(scrambled(make_critic(members=2, blocks=3)[0]))
     trunk = projected.trunk
     for kernel in [trunk.w_in, projected.head_w] + [w for b in trunk.blocks for w in (b.w1, b.w2)]:
         np.testing.assert_allclose(np.linalg.norm(kernel, axis=1), 1, rtol=1e-5)  # over the inputs of each unit

@@ -36,7 +36,7 @@ update = quick.jit(sac.update, static_argnames=("agent", "actor_turn"))
 def tiny_agent(variant: str = "warpsac-l", views: ObsViews = SYMMETRIC, **changes: Any) -> Agent:
     axes = resolve("task", variant=variant)[0].learner
     config = dataclasses.replace(TINY, **{"projection": axes.projection, "critics": axes.critics} | changes)
-    return Agent(config, views, action_dim=2, horizon_updates=40)
+    return Agent(config, views, action_dim=2, horizon_updates=40, n_step=3)
 
 
 def scrambled(agent: Agent, seed: int = 0) -> Learner:
@@ -73,10 +73,11 @@ def random_batch(agent: Agent, size: int = 12, seed: int = 0) -> Batch:
     """Rewards that reach beyond the value support, terminations, and windows of one to three steps."""
     rng = np.random.default_rng([seed, 7])
     obs = rng.normal(0.5, 2.0, (2, size, agent.views.obs_dim))
+    gamma = agent.config.gamma
     return Batch(
         *(jnp.asarray(x, jnp.float32) for x in (
             obs[0], rng.uniform(-1, 1, (size, agent.action_dim)), rng.normal(0, 4, size),
-            rng.choice([0.0, 0.99, 0.99**2, 0.99**3], size), obs[1],
+            rng.choice([0.0, gamma, gamma**2, gamma**3], size), obs[1],
         ))
     )  # fmt: skip
 
@@ -214,16 +215,13 @@ def test_without_projection_weights_stay_as_the_optimizer_left_them() -> None:
 def test_acting_uses_running_statistics_row_by_row() -> None:
     agent = CASES["warpsac-a"]
     learner, obs = scrambled(agent), random_batch(agent).obs
-    policy = learner.policy
-    mean, std, _ = slow_learner.gaussian(
-        slow_learner.plain(learner)["actor"],
-        np.asarray(obs, np.float64)[:, :2],
-        slow_learner.plain(learner)["actor_moments"],
-    )
-    np.testing.assert_allclose(sac.best_action(agent, policy, obs), np.tanh(mean), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(sac.best_action(agent, policy, obs[:1]), np.tanh(mean[:1]), rtol=1e-4, atol=1e-5)
-    state = sac.init_exploration(agent, len(obs))
-    action, state = sac.explore(agent, policy, state, obs, jax.random.key(1))
+    plain = slow_learner.plain(learner)
+    mean, std, _ = slow_learner.gaussian(plain["actor"], np.asarray(obs, np.float64)[:, :2], plain["actor_moments"])
+    best = quick.jit(sac.best_action, static_argnames="agent")
+    np.testing.assert_allclose(best(agent, learner.policy, obs), np.tanh(mean), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(best(agent, learner.policy, obs[:1]), np.tanh(mean[:1]), rtol=1e-4, atol=1e-5)
+    explore = quick.jit(sac.explore, static_argnames="agent")
+    action, state = explore(agent, learner.policy, sac.init_exploration(agent, len(obs)), obs, jax.random.key(1))
     np.testing.assert_allclose(action, np.tanh(mean + std * state.noise), rtol=1e-4, atol=1e-5)
 
 
@@ -266,10 +264,10 @@ def test_random_actions_are_uniform() -> None:
 
 # --- known values: hand-made transitions of the probe tasks (see envs/probe.py)
 
-PROBE_BATCH, PROBE_UPDATES = 32, 1000
+PROBE_BATCH, PROBE_UPDATES, PROBE_GAMMA = 32, 1000, 0.5
 
 
-def probe_transitions(task: str, gamma: float) -> Batch:
+def probe_transitions(task: str) -> Batch:
     """Minibatches [updates / 2, 2, B, ...] under random actions, every transition seen with every batch."""
     rng = np.random.default_rng(1)
     shape = (PROBE_UPDATES // 2, 2, PROBE_BATCH)
@@ -282,9 +280,9 @@ def probe_transitions(task: str, gamma: float) -> Batch:
             obs[..., 1::2], next_obs[:] = 1, 1
             next_obs[..., 1::2] = 2
             reward[..., 1::2] = 1  # the second step: terminated
-            discount[..., 0::2] = gamma
+            discount[..., 0::2] = PROBE_GAMMA
         case "probe-truncated":
-            reward[:], discount[:] = 1, gamma  # truncated now and then: bootstrapped all the same
+            reward[:], discount[:] = 1, PROBE_GAMMA  # truncated now and then: bootstrapped all the same
         case "probe-action":
             # The observation says nothing but varies: the actor's BatchNorms need a spread to divide by.
             obs[:], next_obs[:] = rng.standard_normal((2, *shape))
@@ -306,16 +304,16 @@ def train_on(agent: Agent, learner: Learner, batches: Batch) -> Learner:
     return jax.lax.scan(pair, learner, (batches, keys))[0]
 
 
-def learned(task: str, variant: str, gamma: float = 0.9) -> tuple[Agent, Learner]:
+def learned(task: str, variant: str) -> tuple[Agent, Learner]:
     axes = resolve("task", variant=variant)[0].learner
-    # A temperature too small to be seen in the value; gamma acts through the batch alone.
+    # A temperature too small to be seen in the values.
     config = LearnerConfig(
         actor_width=16, critic_width=32, actor_blocks=1, critic_blocks=1, expansion=2, atoms=21,
         projection=axes.projection, critics=axes.critics,
-        learning_rate=3e-3, final_learning_rate=3e-4, tau=0.05, initial_alpha=1e-6,
+        gamma=PROBE_GAMMA, learning_rate=3e-3, final_learning_rate=3e-4, tau=0.05, initial_alpha=1e-6,
     )  # fmt: skip
     agent = Agent(config, ObsViews(1, 1), 1, PROBE_UPDATES)
-    return agent, train_on(agent, sac.init_learner(agent, 1), probe_transitions(task, gamma))
+    return agent, train_on(agent, sac.init_learner(agent, 1), probe_transitions(task))
 
 
 def values(agent: Agent, learner: Learner, obs: Any, action: Any) -> np.ndarray:
@@ -334,20 +332,20 @@ ACTIONS = np.linspace(-0.9, 0.9, 7)
 @VARIANTS
 def test_value_of_a_terminated_step_is_its_reward(variant: str) -> None:
     agent, learner = learned("probe-constant", variant)
-    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS, ACTIONS), 1, atol=0.05)
+    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS, ACTIONS), 1, atol=0.03)
 
 
 @VARIANTS
 def test_value_is_discounted_once_per_step(variant: str) -> None:
-    agent, learner = learned("probe-delay", variant, gamma=0.7)
-    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS, ACTIONS), 0.7, atol=0.05)
-    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS + 1, ACTIONS), 1, atol=0.05)
+    agent, learner = learned("probe-delay", variant)
+    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS, ACTIONS), PROBE_GAMMA, atol=0.03)
+    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS + 1, ACTIONS), 1, atol=0.03)
 
 
 @VARIANTS
 def test_truncation_is_bootstrapped(variant: str) -> None:
-    agent, learner = learned("probe-truncated", variant, gamma=0.5)
-    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS, ACTIONS), 2, atol=0.05)
+    agent, learner = learned("probe-truncated", variant)
+    np.testing.assert_allclose(values(agent, learner, 0 * ACTIONS, ACTIONS), 1 / (1 - PROBE_GAMMA), atol=0.03)
 
 
 @VARIANTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 
+from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 from warpsac import api, checkpoint, engine, rundir, training
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.training import HostLoop
-
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -33,15 +33,12 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
     first, again, other = (finish(tiny(tmp_path, seeds=(seed,))) for seed in (1, 1, 2))
     assert first != again
     assert_same_run(first, again)
-    one, two = state_of(first), state_of(other)
-    for name in ("replay/action", "replay/obs", "policy/actor/linear" if "policy/actor/linear" in one else "learner/updates"):
-        assert (one[name].tobytes() == two[name].tobytes()) == (name == "learner/updates")
+    assert state_of(first)["replay/obs"].tobytes() != state_of(other)["replay/obs"].tobytes()
+    assert state_of(first)["learner/log_alpha"] != state_of(other)["learner/log_alpha"]
 
 
-@pytest.mark.parametrize("sampler", ["exact", "buckets"])
-def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Path, sampler: str) -> None:
-    replay = {"sampler": sampler}
-    device, host = (finish(tiny(tmp_path, replay=replay | {"placement": place})) for place in ("device", "host"))
+def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Path) -> None:
+    device, host = (finish(tiny(tmp_path, replay={"placement": placement})) for placement in ("device", "host"))
     assert_same_run(device, host)
 
 
@@ -62,32 +59,31 @@ def spy(loop: HostLoop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int,
     return events
 
 
-@pytest.mark.parametrize("updates", [1, 3])
-def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int) -> None:
-    config = tiny(tmp_path, stop_at=78, updates_per_step=updates, eval={"every": 0})
+def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path, stop_at=78, eval={"every": 0})
     seen = {}
     for overlap in (True, False):
-        with HostLoop(config.__class__(**{**config.__dict__, "overlap": overlap})) as loop:
+        with HostLoop(dataclasses.replace(config, overlap=overlap)) as loop:
             loop.start()
             seen[overlap] = spy(loop, monkeypatch)
             loop.run()
     warmup = [event for t in range(WARMUP) for event in (("act_randomly", 0, t), ("store", 0, t))]
     strict, overlapped = list(warmup), list(warmup)
     for k in range(6):  # interactions after the warm-up
-        t = WARMUP + k
-        strict += [("act", k * updates, t), ("store", k * updates, t), ("learn", k * updates, t + 1)]
-        behind = max(k - 1, 0) * updates
-        overlapped += [("act", behind, t), *([("learn", behind, t)] if k else []), ("store", k * updates, t)]
+        t, behind = WARMUP + k, max(k - 1, 0)
+        strict += [("act", k, t), ("store", k, t), ("learn", k, t + 1)]
+        overlapped += [("act", behind, t), *([("learn", behind, t)] if k else []), ("store", k, t)]
     assert seen[False] == strict
     assert seen[True] == overlapped
 
 
-def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path) -> None:
-    # 61 transitions of 3 environments need 21 interactions; strictly, the 22nd is the first to learn.
-    config = tiny(tmp_path, learning_starts=61, overlap=False, stop_at=66, eval={"every": 0})
-    state = state_of(finish(config))
-    assert state["info/interaction"] == 22
-    assert state["info/updates"] == state["learner/updates"] == 1
+def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored: list[int] = []
+    monkeypatch.setattr(engine.Engine, "learn", lambda self: stored.append(self.stored * 3))
+    for overlap in (False, True):
+        # 61 transitions of 3 environments need 21 interactions; the 22nd is the first to learn.
+        finish(tiny(tmp_path, learning_starts=61, overlap=overlap, stop_at=69, eval={"every": 0}))
+    assert stored == [66, 69, 66]
 
 
 def test_no_program_is_traced_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +95,7 @@ def test_no_program_is_traced_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         traces = loop.engine.programs.traces()
     used = {name: count for name, count in traces.items() if name != "cut"}
     assert used == dict.fromkeys(used, 1)
-    assert {"act", "act_randomly", "act_best", "store", "learn0", "learn1", "updateTrue", "updateFalse"} <= used.keys()
+    assert {"act", "act_randomly", "act_best", "store", "learn0", "learn1", "sample", "sample_keys"} <= used.keys()
 
 
 # --- rows, evaluations, checkpoints
@@ -149,16 +145,19 @@ def test_evaluations_never_touch_training(tmp_path: Path) -> None:
     assert_same_state(state_of(often), state_of(never))
 
 
-def test_the_run_folder_of_each_seed(tmp_path: Path) -> None:
-    outcome = training.train(tiny(tmp_path, seeds=(4, 9), name="both", stop_at=75, env={"num_envs": 1}, learning_starts=60))
+def test_each_seed_has_a_run_folder_of_its_own(tmp_path: Path) -> None:
+    outcome = training.train(tiny(tmp_path, seeds=(4, 9), name="both", stop_at=48))
     assert [run.name for run in outcome.runs] == ["both-seed4", "both-seed9"]
     for run, seed in zip(outcome.runs, (4, 9)):
         assert rundir.open_run(run).config.seeds == (seed,)
-        assert [row["step"] for row in rundir.read_evaluations(run)] == [0, 75]
+        assert [row["step"] for row in rundir.read_evaluations(run)] == [0, 48]
         assert rundir.open_run(run).meta["versions"]["jax"]
-    one, two = (state_of(run) for run in outcome.runs)
-    assert one["replay/obs"].shape == two["replay/obs"].shape
-    assert one["replay/obs"].tobytes() != two["replay/obs"].tobytes()
+        # In the warm-up no arithmetic differs: what a seed collects in company is what it collects alone.
+        alone = finish(tiny(tmp_path, seeds=(seed,), stop_at=48))
+        assert [row for row in rows_of(run) if row["kind"] == "train"] == [
+            row for row in rows_of(alone) if row["kind"] == "train"
+        ]
+        assert_same_state(state_of(run), state_of(alone))
 
 
 # --- where it ends
@@ -174,10 +173,12 @@ def test_stop_at_keeps_the_schedule_of_the_full_horizon(tmp_path: Path) -> None:
     assert row["optimizer/learning_rate"] == pytest.approx(np.mean(rates), rel=1e-5)
 
 
-def test_total_steps_set_another_schedule(tmp_path: Path) -> None:
-    longer, full = finish(tiny(tmp_path, total_steps=540, stop_at=108)), finish(tiny(tmp_path, stop_at=108))
-    rates = [[row["optimizer/learning_rate"] for row in rows_of(run) if "loss/critic" in row] for run in (longer, full)]
-    assert all(slow > fast for slow, fast in zip(*rates, strict=True))
+def test_total_steps_alone_set_the_schedule(tmp_path: Path) -> None:
+    assert tiny(tmp_path).horizon_updates == 70
+    assert tiny(tmp_path, stop_at=100).horizon_updates == 70
+    assert tiny(tmp_path, total_steps=540, updates_per_step=2).horizon_updates == 2 * 160
+    with HostLoop(tiny(tmp_path, total_steps=540, stop_at=90)) as loop:
+        assert loop.setup.agent.horizon_updates == 160
 
 
 def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
@@ -204,16 +205,15 @@ def test_a_capacity_that_fits_nowhere_is_refused_before_a_run_folder_is_made(tmp
 
 @pytest.mark.slow
 def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
-    """Random actions give about -19; staying where it starts gives about -19 too; a good policy -6."""
+    """Drifting at random gives less than -25, staying at the start -19; driving home gives about -6."""
     outcome = api.train(
-        "probe-point", out=str(tmp_path), total_steps=6000, learning_starts=200,
-        env={"num_envs": 4}, replay={"capacity": 6000, "batch_size": 64, "decay_steps": 1000},
-        learner={"actor_width": 32, "critic_width": 32, "actor_blocks": 1, "critic_blocks": 1, "expansion": 2,
-                 "learning_rate": 2e-3, "final_learning_rate": 1e-3},
-        eval={"every": 0, "episodes": 20, "num_envs": 20}, checkpoint={"every": 0},
+        "probe-point", out=str(tmp_path), total_steps=6000, learning_starts=300,
+        env={"num_envs": 2}, replay={"capacity": 6000, "batch_size": 64, "decay_steps": 1000},
+        learner={"actor_width": 16, "critic_width": 16, "actor_blocks": 1, "critic_blocks": 1, "expansion": 2,
+                 "atoms": 51, "gamma": 0.9, "policy_delay": 1, "learning_rate": 1e-3, "final_learning_rate": 1e-3},
+        eval={"every": 6000, "episodes": 20, "num_envs": 20}, checkpoint={"every": 0},
         log={"every": 500, "tensorboard": False},
     )  # fmt: skip
-    result = rows_of(outcome.runs[0])[-1]
-    print(result)
-    assert result["eval/return"] > -8
-    assert result["eval/success"] > 0.8
+    before, after = (row for row in rows_of(outcome.runs[0]) if row["kind"] == "eval")
+    assert before["eval/return"] < -25
+    assert after["eval/return"] > -10

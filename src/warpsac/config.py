@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -31,6 +32,18 @@ class EnvConfig:
     """Stop after this many faulty steps (exception, NaN, infinity) in a row of one environment."""
     action_limit: float | None = None
     """Actions reach from -limit to limit where the simulator's own action space has no bounds."""
+    pushes: bool = False
+    """Push the robot at random times (Playground)."""
+    randomize: bool = False
+    """Give each environment physics of its own (Playground)."""
+    full_reset: bool = False
+    """Reset ended episodes to new random states instead of each environment's first (Playground)."""
+    stagger: bool = False
+    """Let the first episodes end at different times (Playground)."""
+    impl: Literal["auto", "jax", "warp"] = "auto"
+    """Physics engine: MJX or MuJoCo-Warp (Playground)."""
+    menagerie: str | None = None
+    """Folder with a copy of mujoco_menagerie, for tasks with robot meshes (Playground)."""
 
 
 @dataclass(frozen=True)
@@ -246,15 +259,16 @@ def resolve(
     profile: str | None = None,
 ) -> tuple[Config, str]:
     """The config of a task, and one line that says which variant was chosen and why."""
+    if profile is not None and profile not in PROFILES:
+        raise ConfigError("profile", profile, f"must be one of {', '.join(PROFILES)}")
     if regime is None:
-        regime = "abundant" if (num_envs or 1) >= ABUNDANT_ENVS else "limited"
-        source = f"{num_envs or 1} environment{'s' if (num_envs or 1) > 1 else ''} of your own task"
+        count = num_envs if num_envs is not None else PROFILES[profile or "cpu"].env.num_envs
+        regime = "abundant" if count >= ABUNDANT_ENVS else "limited"
+        source = f"{count} environment{'s' if count > 1 else ''} of your own task"
     else:
         source = f"{task} of the {family} family"
     if profile is None:
         profile = FAMILY_PROFILES.get(family or "", "cpu" if regime == "limited" else "mjlab")
-    if profile not in PROFILES:
-        raise ConfigError("profile", profile, f"must be one of {', '.join(PROFILES)}")
     if variant is None:
         variant = "warpsac-l" if regime == "limited" else "warpsac-a"
         reason = f"variant {variant}: data-{regime} regime ({source})"
@@ -293,6 +307,8 @@ def validate(config: Config) -> Config:
         check(path, value >= low, f"must be at least {low}")
 
     replay, learner = config.replay, config.learner
+    check("variant", config.variant in VARIANTS, f"must be one of {', '.join(VARIANTS)}")
+    check("profile", config.profile in PROFILES, f"must be one of {', '.join(PROFILES)}")
     check("seeds", len(config.seeds) > 0, "must name at least one seed")
     check("seeds", len(set(config.seeds)) == len(config.seeds), "must not name a seed twice")
     check("seeds", all(0 <= seed < 2**31 for seed in config.seeds), "must lie in 0..2147483647")
@@ -305,9 +321,9 @@ def validate(config: Config) -> Config:
         at_least(path, 0)
     check("stop_at", config.stop_at is None or config.stop_at >= 1, "must be at least 1")
     check("time_budget", config.time_budget is None or config.time_budget > 0, "must be positive (seconds)")
-    check("env.action_limit", config.env.action_limit is None or config.env.action_limit > 0,
-          "must be positive")  # fmt: skip
-    check("name", config.name is None or (bool(config.name) and "/" not in config.name),
+    check("env.action_limit", config.env.action_limit is None or 0 < config.env.action_limit < math.inf,
+          "must be positive and finite")  # fmt: skip
+    check("name", config.name is None or (config.name not in ("", ".", "..") and "/" not in config.name),
           "must be a plain folder name without '/'")  # fmt: skip
     check("total_steps", config.total_steps >= config.env.num_envs,
           f"must be at least one interaction of env.num_envs = {config.env.num_envs}")  # fmt: skip
@@ -328,7 +344,7 @@ def validate(config: Config) -> Config:
     check("learner.gamma", 0 <= learner.gamma < 1, "must be at least 0 and below 1")
     check("learner.tau", 0 < learner.tau <= 1, "must be above 0 and at most 1")
     for name in ("value_limit", "learning_rate", "final_learning_rate", "initial_alpha", "target_std"):
-        check(f"learner.{name}", getattr(learner, name) > 0, "must be positive")
+        check(f"learner.{name}", 0 < getattr(learner, name) < math.inf, "must be positive and finite")
     return config
 
 
@@ -368,7 +384,7 @@ def from_json(text: str, where: str) -> Config:
 
 def _build(cls: type, data: Any, where: str, path: str = "") -> Any:
     if not isinstance(data, Mapping):
-        raise UserError(f"{where}: {path or 'config'} must be an object")
+        raise UserError(f"{where}: {path.rstrip('.') or 'config'} must be an object")
     hints = typing.get_type_hints(cls)  # without the command line's annotations
     unknown = sorted(set(data) - set(hints))
     if unknown:

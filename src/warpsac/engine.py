@@ -38,8 +38,8 @@ class Programs:
     store: Program
     cut: Program
     observe: Program
+    sample: Program
     learn: tuple[Program, ...]  # by phase: the update index modulo the policy delay
-    update: dict[bool, Program]  # by whether it is the actor's turn; for replay in host memory
     sample_keys: Program
     policy_of: Program
     reward_scale: Program
@@ -48,14 +48,32 @@ class Programs:
         """How often each program was traced."""
         named = {field.name: getattr(self, field.name) for field in fields(self)}
         named |= {f"learn{phase}": program for phase, program in enumerate(named.pop("learn"))}
-        named |= {f"update{turn}": program for turn, program in named.pop("update").items()}
         return {name: program._cache_size() for name, program in named.items()}
 
 
 @functools.lru_cache(maxsize=8)
 def compile_programs(setup: Setup) -> Programs:
     """The programs of a setup; a second run of the same in one process finds them compiled."""
-    bind = functools.partial
+    bind, count = functools.partial, setup.updates_per_step
+
+    def sample(ring: device_ring.Ring, keys: interaction.Keys, update: Array) -> tuple[Batch, ...]:
+        """The minibatches of one interaction, whose first update has the index `update`."""
+        indices = (interaction.sample_keys(keys, update + i) for i in range(count))
+        return tuple(interaction.sample(setup, ring, index) for index in indices)
+
+    def learn(
+        learner: sac.Learner,
+        batches: tuple[Batch, ...],
+        scale: normalize.RewardScale,
+        sums: interaction.MetricSums,
+        keys: interaction.Keys,
+        phase: int,
+    ) -> tuple[sac.Learner, interaction.MetricSums]:
+        """All updates of one interaction. Sampling is not part of it: batches from host memory go through
+        the very same program, so that where replay lives changes no bit of the result."""
+        for batch, turn in zip(batches, interaction.actor_turns(setup, phase), strict=True):
+            learner, sums = interaction.update(setup, learner, batch, scale, sums, keys, turn)
+        return learner, sums
 
     return Programs(
         act_randomly=jax.jit(bind(interaction.act_randomly, setup)),
@@ -64,14 +82,10 @@ def compile_programs(setup: Setup) -> Programs:
         store=jax.jit(bind(interaction.store, setup), donate_argnums=(0, 1)),
         cut=jax.jit(lambda ring, mask, obs: device_ring.cut(ring, setup.ring, mask, obs), donate_argnums=0),
         observe=jax.jit(bind(interaction.observe_rewards, setup), donate_argnums=0),
+        sample=jax.jit(sample),
         learn=tuple(
-            jax.jit(bind(interaction.learn, setup, phase=phase), donate_argnums=(0, 3))
-            for phase in range(setup.agent.config.policy_delay)
+            jax.jit(bind(learn, phase=phase), donate_argnums=(0, 3)) for phase in range(setup.agent.config.policy_delay)
         ),
-        update={
-            turn: jax.jit(bind(interaction.update, setup, actor_turn=turn), donate_argnums=(0, 3))
-            for turn in (True, False)
-        },
         sample_keys=jax.jit(interaction.sample_keys),
         policy_of=jax.jit(lambda policy, seed: jax.tree.map(lambda leaf: leaf[seed], policy)),
         reward_scale=jax.jit(jax.vmap(lambda state: normalize.scale(state, setup.agent.config.value_limit))),
@@ -128,23 +142,20 @@ class Engine:
 
     def learn(self) -> None:
         """All updates of one interaction."""
-        setup = self.setup
-        phase = self.updates % setup.agent.config.policy_delay
+        setup, programs, count = self.setup, self.programs, self.setup.updates_per_step
         if self.placement == "device":
-            learn = self.programs.learn[phase]
-            self.learner, self.sums = learn(self.learner, self.ring, self.scale, self.sums, self.keys)
+            batches = programs.sample(self.ring, self.keys, np.int32(self.updates))
         else:
-            for i, turn in enumerate(interaction.actor_turns(setup, phase)):
-                batch = self._host_batch(self.host_ring, self.updates + i)
-                update = self.programs.update[turn]
-                self.learner, self.sums = update(self.learner, batch, self.scale, self.sums, self.keys)
-        self.updates += setup.updates_per_step
+            batches = tuple(self._host_batch(self.updates + i) for i in range(count))
+        learn = programs.learn[self.updates % setup.agent.config.policy_delay]
+        self.learner, self.sums = learn(self.learner, batches, self.scale, self.sums, self.keys)
+        self.updates += count
         self._count_at_last_learn = self.stored
 
-    def _host_batch(self, ring: HostRing, update: int) -> Batch:
+    def _host_batch(self, update: int) -> Batch:
         setup = self.setup
         keys = self.programs.sample_keys(self.keys, np.int32(update))
-        return ring.sample(setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
+        return self.host_ring.sample(setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
 
     def close_episodes(self, mask: np.ndarray, new_obs: np.ndarray) -> None:
         """Cut the running episodes [S, N]: the simulator begins anew there."""
@@ -228,14 +239,9 @@ class Engine:
 
     def restore(self, parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], updates: int, where: str) -> None:
         """State of all seeds from their snapshots; replay only if every snapshot has it."""
-
-        def joined(template: Any, group: str) -> Any:
-            one = jax.tree.map(lambda leaf: leaf[0], template)
-            trees = [pytree.restore(one, part[group], where) for part in parts]
-            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-        self.learner = joined(self.learner, "learner")
-        state = joined({"exploration": self.exploration, "scale": self.scale, "sums": self.sums}, "interaction")
+        self.learner = self._joined(self.learner, [part["learner"] for part in parts], where)
+        state = {"exploration": self.exploration, "scale": self.scale, "sums": self.sums}
+        state = self._joined(state, [part["interaction"] for part in parts], where)
         self.exploration, self.scale, self.sums = state["exploration"], state["scale"], state["sums"]
         self.updates = updates
         if all("replay" in part for part in parts):
@@ -246,3 +252,9 @@ class Engine:
                 self.ring = jax.tree.map(jnp.asarray, ring)
             else:
                 self.host_ring = HostRing(self.setup.ring, ring)
+
+    def _joined(self, template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
+        """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
+        one = jax.tree.map(lambda leaf: leaf[0], template)
+        trees = [pytree.restore(one, part, where) for part in parts]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -87,7 +88,7 @@ def find(name: str) -> Task | None:
     if name in tasks:
         return tasks[name]
     folded = name.lower()
-    close = [t for t in tasks.values() if folded in (t.name.lower(), t.name.lower().rsplit("-v", 1)[0])]
+    close = [t for t in tasks.values() if folded in (t.name.lower(), re.sub(r"-v\d+$", "", t.name.lower()))]
     return close[0] if len(close) == 1 else None
 
 

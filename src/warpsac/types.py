@@ -52,6 +52,7 @@ class StepResult(NamedTuple):
     truncated: Array  # bool [N], the episode was cut: its value goes on
     final_obs: Array  # float32 [N, D]
     success: Array | None = None  # bool [N], the task is solved at this step; None if it has no success
+    faulty: Array | None = None  # bool [N], the step is void (NaN): its environment began anew at `obs`
 
 
 class Restart(NamedTuple):

@@ -93,8 +93,25 @@ class HostEnv(Protocol):
     def close(self) -> None: ...
 
 
-# family -> module with `make(task_name, num_envs, config, render) -> HostEnv`
-FAMILIES = {"mujoco": "warpsac.envs.gym", "gymnasium": "warpsac.envs.gym", "probe": "warpsac.envs.probe"}
+class NativeEnv(Protocol):
+    """N environments of a simulator written in JAX: two pure functions, compiled with the learner."""
+
+    spec: EnvSpec
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        """A new simulator state (a pytree) and the observations [N, D]."""
+
+    def step(self, state: Any, action: Any) -> tuple[Any, StepResult]:
+        """One step with actions [N, A] in [-1, 1]. Ended and faulty environments are reset."""
+
+
+# family -> module with `make(task_name, num_envs, config, render) -> HostEnv | NativeEnv`
+FAMILIES = {
+    "mujoco": "warpsac.envs.gym",
+    "gymnasium": "warpsac.envs.gym",
+    "playground": "warpsac.envs.playground",
+    "probe": "warpsac.envs.probe",
+}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,120 @@
+"""Milliseconds of one whole interaction on a JAX-native simulator, beside the simulator step alone.
+
+Both are loops on the device over the same number of steps, automatic reset included: `env_step_ms` steps
+the environments with random actions, `iteration_ms` acts, steps, stores, samples and makes the profile's
+updates. The two are measured in turn, `--rounds` times; medians are printed. `start_s` is the time from
+nothing to the end of the first interaction that learns, compilation included: with a warm compilation
+cache (JAX_COMPILATION_CACHE_DIR) a second run shows what it saves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from warpsac import envs
+from warpsac.api import configure
+from warpsac.fused import FusedEngine
+from warpsac.interaction import make_setup, over_seeds
+
+
+def step_only(env: Any, seeds: int) -> Any:
+    """A compiled loop that only steps the simulator."""
+
+    def loop(state: Any, key: Any, count: Any) -> Any:
+        def body(i: Any, state: Any) -> Any:
+            shape = (seeds, env.spec.num_envs, env.spec.action_dim)
+            action = jax.random.uniform(jax.random.fold_in(key, i), shape, minval=-1.0)
+            return over_seeds(env.step, seeds)(state, action)[0]
+
+        return jax.lax.fori_loop(0, count, body, state)
+
+    return jax.jit(loop, donate_argnums=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one object instead of lines")
+    parser.add_argument("--task", default="G1JoystickFlatTerrain")
+    parser.add_argument("--variant", default=None)
+    parser.add_argument("--num-envs", type=int, default=1024)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--impl", choices=["auto", "jax", "warp"], default="auto")
+    parser.add_argument("--capacity", type=int, default=10_000_000)
+    parser.add_argument("--storage", choices=["float32", "float16"], default="float32")
+    parser.add_argument("--steps", type=int, default=100, help="interactions in one measurement")
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+
+    started = time.perf_counter()
+    config, _ = configure(
+        asked.task,
+        variant=asked.variant,
+        profile="playground",
+        seeds=tuple(range(1, asked.seeds + 1)),
+        env={"num_envs": asked.num_envs, "impl": asked.impl},
+        replay={"capacity": asked.capacity, "storage": asked.storage},
+    )
+    env: Any = envs.make(config.task, asked.num_envs, config.env)
+    setup = make_setup(config, env.spec)
+    engine = FusedEngine(setup, config.seeds, env, env)
+    done = config.warmup_interactions
+    engine.advance(0, done, "random")
+
+    def learn(count: int) -> float:
+        nonlocal done
+        begun = time.perf_counter()
+        engine.advance(done, count, "learn")
+        jax.block_until_ready(engine.learner)
+        done += count
+        return (time.perf_counter() - begun) / count
+
+    learn(1)
+    start_seconds = time.perf_counter() - started
+
+    loop, key = step_only(env, asked.seeds), jax.random.key(7)
+    state = jax.tree.map(jnp.copy, engine.env_state)
+    ring_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(engine.ring))
+
+    def step(count: int) -> float:
+        nonlocal state
+        begun = time.perf_counter()
+        state = jax.block_until_ready(loop(state, key, jnp.int32(count)))
+        return (time.perf_counter() - begun) / count
+
+    step(asked.steps), learn(asked.steps)
+    pairs = [(step(asked.steps), learn(asked.steps)) for _ in range(asked.rounds)]
+    stats = jax.local_devices()[0].memory_stats() or {}
+    row = {
+        "device": jax.devices()[0].device_kind,
+        "task": config.task,
+        "variant": config.variant,
+        "impl": str(getattr(env, "impl", asked.impl)),
+        "num_envs": asked.num_envs,
+        "seeds": asked.seeds,
+        "updates_per_iteration": config.updates_per_step,
+        "env_step_ms": round(1e3 * statistics.median(a for a, _ in pairs), 3),
+        "iteration_ms": round(1e3 * statistics.median(b for _, b in pairs), 3),
+        "start_s": round(start_seconds, 1),
+        "replay_gb": round(ring_bytes / 1e9, 3),
+        "peak_memory_gb": round(stats.get("peak_bytes_in_use", 0) / 1e9, 3) or None,
+        "storage": asked.storage,
+        "jax": jax.__version__,
+        **{f"{name}_version": value for name, value in dataclasses.asdict(env.spec)["versions"].items()},
+    }
+    if asked.json:
+        print(json.dumps(row))
+        return
+    for name, value in row.items():
+        print(f"{name:24} {value}")
+
+
+if __name__ == "__main__":
+    main()

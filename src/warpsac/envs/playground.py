@@ -1,0 +1,240 @@
+"""MuJoCo Playground: simulators written in JAX, compiled together with the learner.
+
+The simulator's own wrappers lose the last observation of an episode; here the step limit and the
+automatic reset are done outside of it, so it is kept. As in the stock wrapper an environment returns to
+its own first state (physics and observation; commands and other bookkeeping go on), or is reset anew with
+`env.full_reset`. An environment whose physics ran away (NaN, infinity) is put back in the same way; its
+step is marked and never learned from.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac.config import EnvConfig
+from warpsac.envs import EnvSpec
+from warpsac.errors import UserError
+from warpsac.provenance import installed_versions
+from warpsac.types import Array, ObsViews, StepResult
+
+EPISODE_LIMIT = 1000
+MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
+
+
+def known_names() -> list[str]:
+    """The tasks of the installed Playground; empty without it."""
+    try:
+        from mujoco_playground import registry
+    except ImportError:
+        return []
+    return sorted(registry.ALL_ENVS)
+
+
+class State(NamedTuple):
+    """N environments between two steps."""
+
+    simulator: Any  # Playground's own state, batched
+    steps: Array  # int32 [N], of the running episode
+    first: Any  # physics and observation that an ended environment returns to
+    key: Array  # uint32 [N, 2], for full resets
+
+
+class PlaygroundEnvs:
+    """N environments as two pure functions, `reset` and `step`."""
+
+    def __init__(self, task: str, num_envs: int, config: EnvConfig):
+        self._config = config
+        self.impl = _choose_impl(config.impl)
+        self._env = _load(task, config, self.impl)
+        self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
+        observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
+        self._asymmetric = isinstance(observation, dict)
+        self.spec = EnvSpec(
+            task=task,
+            family="playground",
+            num_envs=num_envs,
+            views=self._views(observation),
+            action_dim=self._env.action_size,
+            action_low=(-1.0,) * self._env.action_size,
+            action_high=(1.0,) * self._env.action_size,
+            episode_limit=EPISODE_LIMIT,
+            control_hz=1.0 / self._env.dt,
+            has_success=False,
+            restorable=True,
+            versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
+        )
+
+    @property
+    def native(self) -> Any:
+        """Playground's own environment object, for rendering and export."""
+        return self._env
+
+    def reset(self, key: Array) -> tuple[State, Array]:
+        """New environments and their observations [N, D]."""
+        keys = jax.random.split(key, self.spec.num_envs + 1)
+        # Playground's code expects keys of the older kind: plain arrays of two words.
+        words = jax.vmap(jax.random.key_data)(keys)
+        simulator = _strong(self._vectorized("reset")(words[1:]))
+        steps = jnp.zeros(self.spec.num_envs, jnp.int32)
+        if self._config.stagger:
+            steps = jax.random.randint(keys[0], steps.shape, 0, EPISODE_LIMIT, jnp.int32)
+        first = (simulator.data, simulator.obs)
+        return State(simulator, steps, first, words[1:]), self._observation(simulator.obs)
+
+    def step(self, state: State, action: Array) -> tuple[State, StepResult]:
+        simulator = state.simulator.replace(done=jnp.zeros_like(state.simulator.done))
+        simulator = _strong(self._vectorized("step")(simulator, action))
+        obs, reward = self._observation(simulator.obs), simulator.reward.astype(jnp.float32)
+        faulty = ~(jnp.isfinite(obs).all(1) & jnp.isfinite(reward))
+        steps = state.steps + 1
+        terminated = (simulator.done > 0) & ~faulty
+        truncated = (steps >= EPISODE_LIMIT) & ~terminated
+        over = terminated | truncated | faulty
+
+        first, key = state.first, state.key
+        if self._config.full_reset:
+            key = jax.vmap(lambda k: jax.random.split(k)[0])(key)
+            anew = _strong(self._vectorized("reset")(key))
+            first = (anew.data, anew.obs)
+            simulator = simulator.replace(info=_where(over, anew.info, simulator.info))
+        data, raw_obs = _where(over, first, (simulator.data, simulator.obs))
+        # Bookkeeping that a runaway step has spoiled would spoil every later episode as well.
+        info = jax.tree.map(lambda new, old: _select(faulty, old, new), simulator.info, state.simulator.info)
+        simulator = simulator.replace(data=data, obs=raw_obs, info=info)
+        result = StepResult(
+            obs=self._observation(raw_obs),
+            reward=jnp.where(faulty, 0.0, reward),
+            terminated=terminated,
+            truncated=truncated & ~faulty,
+            final_obs=jnp.where(faulty[:, None], 0.0, obs),
+            faulty=faulty,
+        )
+        return State(simulator, jnp.where(over, 0, steps), state.first, key), result
+
+    def _vectorized(self, name: str) -> Any:
+        """Playground's reset or step over N environments, each with its own physics if randomised."""
+        if self._randomized is None:
+            return jax.vmap(getattr(self._env, name))
+        models, axes = self._randomized
+
+        def one(model: Any, *arguments: Any) -> Any:
+            base = self._env.unwrapped
+            kept, base._mjx_model = base._mjx_model, model
+            try:
+                return getattr(base, name)(*arguments)
+            finally:
+                base._mjx_model = kept
+
+        return lambda *arguments: jax.vmap(one, in_axes=(axes, *(0 for _ in arguments)))(models, *arguments)
+
+    def _observation(self, raw: Any) -> Array:
+        if not self._asymmetric:
+            return raw.astype(jnp.float32)
+        actor, critic = raw["state"], raw["privileged_state"]
+        parts = [critic] if self.spec.views.critic_start == 0 else [actor, critic]
+        return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+
+    def _views(self, observation: Any) -> ObsViews:
+        if not self._asymmetric:
+            return ObsViews(observation.shape[-1], observation.shape[-1])
+        if not {"state", "privileged_state"} <= set(observation):
+            raise UserError(f"observation groups {sorted(observation)} are not known: expected state, privileged_state")
+        actor, critic = observation["state"].shape[-1], observation["privileged_state"].shape[-1]
+        if _is_prefix(self._env):
+            return ObsViews(critic, actor)
+        return ObsViews(actor + critic, actor, critic_start=actor)
+
+
+def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
+    return PlaygroundEnvs(name, num_envs, config)
+
+
+def _load(task: str, config: EnvConfig, impl: str) -> Any:
+    from mujoco_playground import registry
+
+    if task not in registry.ALL_ENVS:
+        raise UserError(f"{task}: the installed MuJoCo Playground has no such task")
+    settings = registry.get_default_config(task)
+    if "push_config" in settings:
+        settings.push_config.enable = config.pushes
+    elif config.pushes:
+        raise UserError(f"env.pushes = True: {task} has no pushes")
+    if "impl" in settings:
+        settings.impl = impl
+    _find_menagerie(task, config)
+    return registry.load(task, config=settings)
+
+
+def _choose_impl(asked: str) -> str:
+    """MuJoCo-Warp where it can run (its package and a GPU), else MJX."""
+    from importlib.util import find_spec
+
+    if asked != "auto":
+        if asked == "warp" and find_spec("warp") is None:
+            raise UserError("env.impl = 'warp': needs the package warp-lang; `--env.impl jax` does without")
+        return asked
+    return "warp" if find_spec("warp") and jax.default_backend() == "gpu" else "jax"
+
+
+def _find_menagerie(task: str, config: EnvConfig) -> None:
+    """Point Playground to the robot meshes: a folder of the user's, or what it has fetched before."""
+    from mujoco_playground import locomotion, manipulation
+    from mujoco_playground._src import mjx_env
+
+    if task not in (*locomotion.ALL_ENVS, *manipulation.ALL_ENVS):
+        return  # the control suite brings its own models
+    given = config.menagerie or os.environ.get(MENAGERIE_VARIABLE)
+    if given:
+        folder = Path(given)
+        if not folder.is_dir():
+            source = "env.menagerie" if config.menagerie else MENAGERIE_VARIABLE
+            raise UserError(f"{source} = '{given}': no such folder; it must hold a copy of mujoco_menagerie")
+        mjx_env.MENAGERIE_PATH = type(mjx_env.MENAGERIE_PATH)(folder)
+        return
+    if Path(mjx_env.MENAGERIE_PATH).exists():
+        return
+    try:
+        mjx_env.ensure_menagerie_exists()
+    except Exception:
+        raise UserError(
+            f"{task} needs the robot meshes of mujoco_menagerie, and they cannot be fetched here: copy that "
+            f"repository to this machine and name its folder with --env.menagerie or {MENAGERIE_VARIABLE}"
+        ) from None
+
+
+def _randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
+    from mujoco_playground import registry
+
+    randomize = registry.get_domain_randomizer(task)
+    if randomize is None:
+        raise UserError(f"env.randomize = True: {task} has no domain randomisation")
+    # One fixed draw: which physics an environment has must not depend on the run's seed or on resume.
+    return randomize(env.mjx_model, jax.random.split(jax.random.PRNGKey(0), num_envs))
+
+
+def _is_prefix(env: Any) -> bool:
+    """Whether the actor's observation is the leading slice of the critic's, seen on one reset."""
+    obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
+    actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
+    return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+
+
+def _strong(tree: Any) -> Any:
+    """Weakly typed numbers, which Playground returns here and there, would make the step compile twice."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
+
+
+def _select(mask: Array, yes: Array, no: Array) -> Array:
+    if yes.ndim == 0 or yes.shape[0] != mask.shape[0]:
+        return no  # not one value per environment
+    return jnp.where(mask.reshape((-1,) + (1,) * (yes.ndim - 1)), yes, no)
+
+
+def _where(mask: Array, yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: _select(mask, a, b), yes, no)

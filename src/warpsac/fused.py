@@ -1,0 +1,263 @@
+"""Simulator and learner in one compiled program, for simulators written in JAX.
+
+A whole stretch of interactions is one call: act, step, store, sample and update run in a loop on the
+device, with donated state, and the host is needed only for logging, evaluation and checkpoints. The parts
+are those of the host loop (`interaction`); the order is strict: act, step, store, then learn.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac import interaction, pytree, sac
+from warpsac.engine import Engine
+from warpsac.envs import NativeEnv
+from warpsac.episodes import Episode
+from warpsac.interaction import Keys, MetricSums, Setup, over_seeds
+from warpsac.normalize import RewardScale
+from warpsac.replay.ring import Ring
+from warpsac.sac import Exploration, Learner, Policy
+from warpsac.types import Array, StepResult
+
+Mode = Literal["random", "policy", "learn"]  # warm-up, refill after resume, training
+
+
+class Running(NamedTuple):
+    """The training episodes: those running, and sums over those that ended since they were last read."""
+
+    total: Array  # float32 [S, N]
+    length: Array  # int32 [S, N]
+    success: Array  # bool [S, N]
+    ended: Array  # float32 [S]
+    ended_total: Array  # float32 [S]
+    ended_length: Array  # float32 [S]
+    ended_success: Array  # float32 [S]
+    faults: Array  # int32 [S], faulty steps of the whole run
+
+
+class State(NamedTuple):
+    """Everything that an interaction changes, [S, ...]."""
+
+    env: Any
+    obs: Array
+    learner: Learner
+    exploration: Exploration
+    ring: Ring
+    scale: RewardScale
+    sums: MetricSums
+    episodes: Running
+
+
+def no_episodes(seeds: int, num_envs: int) -> Running:
+    return Running(
+        total=jnp.zeros((seeds, num_envs), jnp.float32),
+        length=jnp.zeros((seeds, num_envs), jnp.int32),
+        success=jnp.zeros((seeds, num_envs), bool),
+        ended=jnp.zeros(seeds, jnp.float32),
+        ended_total=jnp.zeros(seeds, jnp.float32),
+        ended_length=jnp.zeros(seeds, jnp.float32),
+        ended_success=jnp.zeros(seeds, jnp.float32),
+        faults=jnp.zeros(seeds, jnp.int32),
+    )
+
+
+def follow_episodes(running: Running, step: StepResult) -> Running:
+    total, length = running.total + step.reward, running.length + 1
+    success = running.success if step.success is None else running.success | step.success
+    ended = step.terminated | step.truncated
+    faulty = jnp.zeros_like(ended) if step.faulty is None else step.faulty
+    over = ended | faulty
+    return Running(
+        total=jnp.where(over, 0.0, total),
+        length=jnp.where(over, 0, length),
+        success=success & ~over,
+        ended=running.ended + ended.sum(1),
+        ended_total=running.ended_total + jnp.where(ended, total, 0.0).sum(1),
+        ended_length=running.ended_length + jnp.where(ended, length, 0).sum(1),
+        ended_success=running.ended_success + (ended & success).sum(1),
+        faults=running.faults + faulty.sum(1, dtype=jnp.int32),
+    )
+
+
+def interact(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
+    """One interaction of all seeds."""
+    exploration = state.exploration
+    if mode == "random":
+        action = interaction.act_randomly(setup, keys, counter)
+    else:
+        action, exploration = interaction.act(setup, state.learner.policy, exploration, state.obs, keys, counter)
+    env_state, step = over_seeds(env.step, setup.seeds)(state.env, action)
+    episodes = follow_episodes(state.episodes, step)
+    ring, scale = interaction.store(setup, state.ring, state.scale, action, step._replace(success=None), None)
+    learner, sums = state.learner, state.sums
+    if mode == "learn":
+        learner, sums = interaction.learn(setup, learner, ring, scale, sums, keys, phase)
+    return State(env_state, step.obs, learner, exploration, ring, scale, sums, episodes)
+
+
+def period(setup: Setup) -> int:
+    """Interactions after which the policy delay is at the same phase again."""
+    delay = setup.agent.config.policy_delay
+    return delay // math.gcd(delay, setup.updates_per_step)
+
+
+def advance(
+    setup: Setup,
+    env: NativeEnv,
+    state: State,
+    keys: Keys,
+    counter: Array,
+    rounds: Array,
+    mode: Mode,
+    phase: int,
+    interactions: int,
+) -> State:
+    """`rounds` times `interactions` interactions, the first of them number `counter`."""
+
+    def body(i: Array, state: State) -> State:
+        for j in range(interactions):
+            now = (phase + j * setup.updates_per_step) % setup.agent.config.policy_delay
+            state = interact(setup, env, state, keys, counter + i * interactions + j, mode, now)
+        return state
+
+    return jax.lax.fori_loop(0, rounds, body, state)
+
+
+def run_episodes(setup: Setup, env: NativeEnv, policy: Policy, key: Array) -> tuple[Array, Array, Array]:
+    """Return, length and success of the first episode of each environment, under the best action."""
+    env_state, obs = env.reset(key)
+    num_envs = env.spec.num_envs
+    alive = jnp.ones(num_envs, bool)
+    nothing = (jnp.zeros(num_envs, jnp.float32), jnp.zeros(num_envs, jnp.int32), jnp.zeros(num_envs, bool))
+
+    def going(carry: Any) -> Array:
+        return carry[2].any()
+
+    def one_step(carry: Any) -> Any:
+        env_state, obs, alive, (total, length, success) = carry
+        env_state, step = env.step(env_state, sac.best_action(setup.agent, policy, obs))
+        total = total + jnp.where(alive, step.reward, 0.0)
+        length = length + alive
+        if step.success is not None:
+            success = success | (alive & step.success)
+        faulty = False if step.faulty is None else step.faulty
+        # An episode that ran away begins anew; only complete ones count.
+        begin = alive & faulty
+        total, length, success = jnp.where(begin, 0.0, total), jnp.where(begin, 0, length), success & ~begin
+        return env_state, step.obs, alive & ~(step.terminated | step.truncated), (total, length, success)
+
+    return jax.lax.while_loop(going, one_step, (env_state, obs, alive, nothing))[3]
+
+
+class FusedEngine(Engine):
+    """An `Engine` whose simulator is part of its programs."""
+
+    def __init__(self, setup: Setup, seeds: tuple[int, ...], env: NativeEnv, evaluation_env: NativeEnv):
+        self.env, self.evaluation_env = env, evaluation_env
+        reset = jax.jit(over_seeds(env.reset, len(seeds)))
+        # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
+        self.env_state, self.obs = jax.tree.map(jnp.copy, reset(_reset_keys(seeds)))
+        super().__init__(setup, seeds, "device", self.obs)
+        self.episodes = no_episodes(len(seeds), setup.ring.num_envs)
+        self._advance = jax.jit(
+            functools.partial(advance, setup, env),
+            static_argnames=("mode", "phase", "interactions"),
+            donate_argnums=0,
+        )
+        one = functools.partial(run_episodes, setup, evaluation_env)
+        self._evaluate = jax.jit(over_seeds(one, len(seeds)))
+
+    def advance(self, counter: int, count: int, mode: Mode) -> None:
+        """`count` interactions, the first of them number `counter`."""
+        whole, per_step = period(self.setup), self.setup.updates_per_step
+        for rounds, interactions in ((count // whole, whole), *(((1, 1),) * (count % whole))):
+            if rounds == 0:
+                continue
+            phase = self.updates % self.setup.agent.config.policy_delay if mode == "learn" else 0
+            state = State(
+                self.env_state,
+                self.obs,
+                self.learner,
+                self.exploration,
+                self.ring,
+                self.scale,
+                self.sums,
+                self.episodes,
+            )
+            state = self._advance(
+                state,
+                self.keys,
+                np.int32(counter),
+                np.int32(rounds),
+                mode=mode,
+                phase=phase,
+                interactions=interactions,
+            )
+            self.env_state, self.obs, self.learner, self.exploration = state[:4]
+            self.ring, self.scale, self.sums, self.episodes = state[4:]
+            done = rounds * interactions
+            counter += done
+            self.stored += done
+            if mode == "learn":
+                self.updates += done * per_step
+                self._count_at_last_learn = self.stored
+
+    def evaluate(self, keys: Array) -> list[list[Episode]]:
+        """The first episode of each evaluation environment, for every seed."""
+        totals, lengths, successes = jax.device_get(self._evaluate(self.learner.policy, keys))
+        has_success = self.evaluation_env.spec.has_success
+        return [
+            [
+                Episode(i, float(total), int(length), bool(success) if has_success else None)
+                for i, (total, length, success) in enumerate(zip(*columns))
+            ]
+            for columns in zip(totals, lengths, successes)
+        ]
+
+    def read_episodes(self) -> list[dict[str, float]]:
+        """Metrics of the training episodes that ended since the last reading, for each seed."""
+        read = jax.device_get(self.episodes._replace(total=None, length=None, success=None))
+        empty = no_episodes(self.setup.seeds, 1)
+        sums = ("ended", "ended_total", "ended_length", "ended_success")
+        self.episodes = self.episodes._replace(**{name: getattr(empty, name) for name in sums})
+        rows = []
+        for s, count in enumerate(read.ended):
+            row: dict[str, float] = {}
+            if count > 0:
+                row["episode/return"] = float(read.ended_total[s] / count)
+                row["episode/length"] = float(read.ended_length[s] / count)
+                if self.env.spec.has_success:
+                    row["episode/success"] = float(read.ended_success[s] / count)
+            rows.append(row | {"faults/count": int(read.faults[s])})
+        return rows
+
+    # --- saving and restoring
+
+    def snapshots(self, with_replay: bool) -> list[dict[str, dict[str, np.ndarray]]]:
+        parts = super().snapshots(with_replay)
+        state = jax.device_get((self.env_state, self.obs, self.episodes))
+        for s, groups in enumerate(parts):
+            env, obs, episodes = jax.tree.map(lambda leaf, s=s: leaf[s], state)
+            groups["env"] = pytree.flatten(env)
+            groups["episodes"] = pytree.flatten(episodes) | {"obs": obs}
+        return parts
+
+    def restore(self, parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], updates: int, where: str) -> None:
+        super().restore(parts, updates, where)
+        self.env_state = self._joined(self.env_state, [part["env"] for part in parts], where)
+        template = self.episodes._asdict() | {"obs": self.obs}
+        state = self._joined(template, [part["episodes"] for part in parts], where)
+        self.obs = state.pop("obs")
+        self.episodes = Running(**state)
+
+
+def _reset_keys(seeds: tuple[int, ...]) -> Array:
+    """The stream that a run's environments begin from, apart from the learner's streams."""
+    return jnp.stack([jax.random.fold_in(jax.random.key(seed), 1000) for seed in seeds])

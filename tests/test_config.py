@@ -1,0 +1,340 @@
+"""Settings: the published profiles and variants number by number, what is refused, and the way to JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import pytest
+
+from warpsac.config import PROFILES, VARIANTS, Config, from_json, override, resolve, to_json, validate
+from warpsac.errors import ConfigError, UserError
+
+# --- profiles and variants
+
+COLUMNS = (
+    "env.num_envs", "total_steps", "learning_starts", "replay.capacity", "replay.batch_size", "updates_per_step",
+    "learner.gamma", "replay.n_step", "replay.decay_steps", "learner.compute", "eval.episodes", "eval.num_envs",
+    "eval.every",
+)  # fmt: skip
+FIFTY_MILLION = 50_000_896
+TABLE: dict[str, tuple[Any, ...]] = {
+    "cpu": (1, 1_000_000, 10_000, 10**6, 512, 1, 0.99, 1, 80_000, "float32", 50, 1, 100_000),
+    "playground": (1024, FIFTY_MILLION, 100_000, 10**7, 2048, 2, 0.97, 1, 2000, "bfloat16", 50, 50, 2_500_000),
+    "mjlab": (1024, FIFTY_MILLION, 100_000, 10**7, 2048, 2, 0.99, 3, 2000, "bfloat16", 50, 50, 2_500_000),
+    "maniskill": (1024, FIFTY_MILLION, 100_000, 10**7, 2048, 2, 0.90, 1, 2000, "bfloat16", 50, 50, 2_500_000),
+    "isaaclab": (1024, FIFTY_MILLION, 100_000, 10**7, 2048, 2, 0.99, 3, 2000, "bfloat16", 1024, 1024, 2_500_000),
+    "sim2real": (1024, 100_001_792, 100_000, 10**7, 2048, 2, 0.99, 3, 2000, "bfloat16", 50, 50, 2_500_000),
+}
+
+
+def at(config: Config, path: str) -> Any:
+    value: Any = config
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def changed(path: str, value: Any, config: Config | None = None) -> Config:
+    """The config with one field replaced, without any check."""
+    config = config or Config()
+    group, _, name = path.rpartition(".")
+    if not group:
+        return dataclasses.replace(config, **{name: value})
+    return dataclasses.replace(config, **{group: dataclasses.replace(getattr(config, group), **{name: value})})
+
+
+@pytest.mark.parametrize("profile", TABLE)
+def test_profile_is_the_published_one(profile: str) -> None:
+    config = PROFILES[profile]
+    assert dict(zip(COLUMNS, (at(config, path) for path in COLUMNS), strict=True)) == dict(
+        zip(COLUMNS, TABLE[profile], strict=True)
+    )
+    assert validate(config) is config
+
+
+def test_there_are_no_other_profiles_but_the_demo() -> None:
+    assert set(PROFILES) == {*TABLE, "demo"}
+    validate(PROFILES["demo"])
+
+
+@pytest.mark.parametrize("profile", TABLE)
+def test_what_all_published_profiles_share(profile: str) -> None:
+    config = PROFILES[profile]
+    learner = config.learner
+    assert (learner.actor_width, learner.critic_width, learner.expansion) == (128, 256, 4)
+    assert (learner.actor_blocks, learner.critic_blocks) == (2, 2)
+    assert (learner.atoms, learner.value_limit) == (101, 5.0)
+    assert (learner.learning_rate, learner.final_learning_rate) == (3e-4, 1.5e-4)
+    assert (learner.tau, learner.policy_delay) == (0.01, 2)
+    assert (learner.initial_alpha, learner.target_std, learner.noise_repeat) == (0.01, 0.15, 16)
+    assert (config.replay.weight_floor, config.replay.sampler) == (0.1, "exact")
+
+
+@pytest.mark.parametrize(
+    ("variant", "swd", "projection", "critics"),
+    [
+        ("warpsac-l", True, True, 2),
+        ("warpsac-a", True, False, 1),
+        ("warpsac-norm-off", True, False, 2),
+        ("flashsac", False, True, 2),
+    ],
+)
+@pytest.mark.parametrize("profile", ["cpu", "mjlab"])
+def test_variant_sets_the_three_axes_and_nothing_else(
+    variant: str, swd: bool, projection: bool, critics: int, profile: str
+) -> None:
+    config, reason = resolve("task", variant=variant, profile=profile)
+    assert config.replay.decay_steps == (PROFILES[profile].replay.decay_steps if swd else 0)
+    assert (config.learner.projection, config.learner.critics) == (projection, critics)
+    assert reason == f"variant {variant}: as asked"
+    base = PROFILES[profile]
+    expected = dataclasses.replace(
+        base,
+        task="task",
+        variant=variant,
+        profile=profile,
+        replay=dataclasses.replace(base.replay, decay_steps=config.replay.decay_steps),
+        learner=dataclasses.replace(base.learner, projection=projection, critics=critics),
+    )
+    assert config == validate(expected)
+    assert len(VARIANTS) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variant", "profile", "why"),
+    [
+        ({"regime": "limited", "family": "mujoco"}, "warpsac-l", "cpu", "limited regime (T of the mujoco family)"),
+        ({"regime": "limited", "family": "dmc"}, "warpsac-l", "cpu", "limited regime (T of the dmc family)"),
+        *(
+            ({"regime": "abundant", "family": f}, "warpsac-a", f, f"abundant regime (T of the {f} family)")
+            for f in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")
+        ),
+        ({}, "warpsac-l", "cpu", "limited regime (1 environment of your own task)"),
+        ({"num_envs": 63}, "warpsac-l", "cpu", "limited regime (63 environments of your own task)"),
+        ({"num_envs": 64}, "warpsac-a", "mjlab", "abundant regime (64 environments of your own task)"),
+        # A profile brings its number of environments along.
+        ({"profile": "isaaclab"}, "warpsac-a", "isaaclab", "abundant regime (1024 environments of your own task)"),
+        ({"profile": "isaaclab", "num_envs": 8}, "warpsac-l", "isaaclab", "limited regime (8 environments of"),
+        # The table's regime goes before the number of environments.
+        ({"regime": "limited", "family": "mujoco", "num_envs": 512}, "warpsac-l", "cpu", "T of the mujoco family"),
+        ({"regime": "limited", "family": "mujoco", "profile": "demo"}, "warpsac-l", "demo", "T of the mujoco family"),
+    ],
+)
+def test_regime_chooses_variant_and_profile(arguments: dict[str, Any], variant: str, profile: str, why: str) -> None:
+    config, reason = resolve("T", **arguments)
+    assert (config.variant, config.profile) == (variant, profile)
+    assert reason.startswith(f"variant {variant}: data-")
+    assert why in reason
+    assert config.env.num_envs == arguments.get("num_envs", PROFILES[profile].env.num_envs)
+
+
+def test_unknown_names_are_answered_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="variant = 'sac': must be one of warpsac-l, warpsac-a, warpsac-norm-off, fl"):
+        resolve("T", variant="sac")
+    with pytest.raises(ConfigError, match="profile = 'gpu': must be one of cpu, demo, playground"):
+        resolve("T", profile="gpu")
+
+
+# --- derived numbers
+
+
+def test_steps_and_updates_of_a_run() -> None:
+    config = Config()
+    assert (config.end_step, config.warmup_interactions, config.horizon_updates) == (10**6, 10_000, 990_000)
+    parallel = PROFILES["mjlab"]
+    assert parallel.warmup_interactions == 98  # 98 * 1024 >= 100,000
+    assert parallel.horizon_updates == (FIFTY_MILLION // 1024 - 98) * 2
+    stopped = dataclasses.replace(config, stop_at=5000)
+    assert stopped.end_step == 5000
+    assert stopped.horizon_updates == config.horizon_updates  # the schedule is that of the full horizon
+    assert dataclasses.replace(config, stop_at=2 * 10**6).end_step == 10**6
+    assert dataclasses.replace(config, total_steps=10_000).horizon_updates == 1
+
+
+# --- validation
+
+OUT_OF_RANGE: list[tuple[str, Any, str]] = [
+    *((path, 0, "must be at least 1") for path in (
+        "env.num_envs", "env.max_faults", "updates_per_step", "total_steps", "stop_at", "eval.episodes",
+        "eval.num_envs", "checkpoint.keep", "log.every", "replay.batch_size", "replay.n_step",
+        "learner.actor_width", "learner.critic_width", "learner.expansion", "learner.policy_delay",
+        "learner.noise_repeat",
+    )),
+    *((path, -1, "must be at least 0") for path in (
+        "eval.every", "checkpoint.every", "checkpoint.replay_limit_gb", "replay.final_slots",
+    )),
+    *((f"learner.{name}", value, "must be positive and finite")
+      for name in ("value_limit", "learning_rate", "final_learning_rate", "initial_alpha", "target_std")
+      for value in (0.0, math.inf, math.nan)),
+    ("env.action_limit", 0.0, "must be positive and finite"),
+    ("env.action_limit", math.inf, "must be positive and finite"),
+    ("time_budget", 0.0, "must be positive (seconds)"),
+    ("variant", "sac", "must be one of warpsac-l"),
+    ("profile", "gpu", "must be one of cpu"),
+    ("seeds", (), "must name at least one seed"),
+    ("seeds", (1, 2, 1), "must not name a seed twice"),
+    ("seeds", (-1,), "must lie in 0..2147483647"),
+    ("seeds", (2**31,), "must lie in 0..2147483647"),
+    ("name", "", "must be a plain folder name"),
+    ("name", "a/b", "must be a plain folder name"),
+    ("name", "..", "must be a plain folder name"),
+    ("learning_starts", 1, "must be at least (replay.n_step + 1) * env.num_envs = 2"),
+    ("replay.capacity", 1, "must be at least (replay.n_step + 1) * env.num_envs = 2"),
+    ("replay.capacity", 2**31, "must be below 2147483648"),
+    ("replay.decay_steps", 2**24, "must lie between -16777215 and 16777215"),
+    ("replay.decay_steps", -(2**24), "must lie between -16777215 and 16777215"),
+    ("replay.weight_floor", 0.0, "must be above 0 and at most 1"),
+    ("replay.weight_floor", 1.5, "must be above 0 and at most 1"),
+    *((f"learner.{who}_blocks", count, "must be 1, 2 or 3") for who in ("actor", "critic") for count in (0, 4)),
+    ("learner.critics", 0, "must be 1 or 2"),
+    ("learner.critics", 3, "must be 1 or 2"),
+    ("learner.atoms", 1, "must be at least 2"),
+    ("learner.gamma", 1.0, "must be at least 0 and below 1"),
+    ("learner.gamma", -0.1, "must be at least 0 and below 1"),
+    ("learner.gamma", math.nan, "must be at least 0 and below 1"),
+    ("learner.tau", 0.0, "must be above 0 and at most 1"),
+    ("learner.tau", 1.1, "must be above 0 and at most 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "value", "allowed"), OUT_OF_RANGE, ids=lambda x: str(x)[:30])
+def test_out_of_range_names_field_value_and_range(path: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate(changed(path, value))
+    assert str(error.value).startswith(f"{path} = {value!r}: ")
+    assert allowed in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_ranges_that_depend_on_the_number_of_environments() -> None:
+    config = PROFILES["mjlab"]
+    for path, value, allowed in (
+        ("learning_starts", 4095, "= 4096"),
+        ("replay.capacity", 4095, "= 4096"),
+        ("replay.final_slots", 1023, "must be 0 (automatic) or at least env.num_envs = 1024"),
+        ("total_steps", 1023, "must be at least one interaction of env.num_envs = 1024"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            validate(changed(path, value, config))
+        assert str(error.value).startswith(f"{path} = {value}: ")
+        assert str(error.value).endswith(allowed)
+    for path, value in (("learning_starts", 4096), ("replay.capacity", 4096), ("replay.final_slots", 1024)):
+        validate(changed(path, value, config))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("learner.gamma", 0.0), ("replay.decay_steps", 0), ("replay.decay_steps", -500), ("replay.weight_floor", 1.0),
+        ("learner.tau", 1.0), ("seeds", (0, 2**31 - 1)), ("learner.atoms", 2), ("eval.every", 0), ("stop_at", 1),
+        ("checkpoint.every", 0), ("time_budget", 0.5), ("env.action_limit", 1e-3), ("name", "my run"),
+        ("learner.critic_blocks", 3), ("learner.critics", 1),
+    ],
+)  # fmt: skip
+def test_the_ends_of_the_ranges_are_allowed(path: str, value: Any) -> None:
+    config = changed(path, value)
+    assert validate(config) is config
+
+
+# --- JSON and overrides
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_json_round_trip(profile: str) -> None:
+    config, _ = resolve("T", profile=profile)
+    config = dataclasses.replace(config, seeds=(3, 1), stop_at=2048, time_budget=7.5, name="run")
+    config = changed("env.action_limit", 2.0, config)
+    text = to_json(config)
+    assert from_json(text, "config.json") == config
+    assert text.endswith("}\n")
+    assert json.loads(text)["seeds"] == [3, 1]
+
+
+def test_json_without_a_field_takes_its_default() -> None:
+    data = json.loads(to_json(Config()))
+    del data["overlap"], data["learner"]["tau"], data["log"]
+    assert from_json(json.dumps(data), "config.json") == Config()
+
+
+def damaged(path: str, value: Any) -> str:
+    data = json.loads(to_json(Config()))
+    *groups, name = path.split(".")
+    inner = data
+    for group in groups:
+        inner = inner[group]
+    inner[name] = value
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("learner.taus", 0.5, "c.json: unknown setting learner.taus: this version has no such field"),
+        ("extra", 1, "c.json: unknown setting extra: this version has no such field"),
+        ("total_steps", "many", "total_steps = 'many': must be of type int (in c.json)"),
+        ("total_steps", 1.5, "total_steps = 1.5: must be of type int (in c.json)"),
+        ("total_steps", True, "total_steps = True: must be of type int (in c.json)"),
+        ("total_steps", None, "total_steps = None: must be of type int (in c.json)"),
+        ("learner.gamma", "0.9", "learner.gamma = '0.9': must be of type float (in c.json)"),
+        ("learner.gamma", True, "learner.gamma = True: must be of type float (in c.json)"),
+        ("learner.projection", 1, "learner.projection = 1: must be of type bool (in c.json)"),
+        ("learner.compute", "float64", "learner.compute = 'float64': must be one of float32, bfloat16 (in c.json)"),
+        ("learner", 3, "c.json: learner must be an object"),
+        ("seeds", 3, "seeds = 3: must be of type tuple (in c.json)"),
+        ("seeds", [1, "2"], "seeds = '2': must be of type int (in c.json)"),
+        ("time_budget", "1h", "time_budget = '1h': must be of type float (in c.json)"),
+        ("learner.tau", 2.0, "learner.tau = 2.0: must be above 0 and at most 1"),
+    ],
+)
+def test_bad_config_files_are_refused_in_one_line(path: str, value: Any, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        from_json(damaged(path, value), "c.json")
+    assert str(error.value) == message
+
+
+def test_text_that_is_no_config_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^c.json: not a config file \("):
+        from_json("{", "c.json")
+    with pytest.raises(UserError, match=r"^c.json: config must be an object$"):
+        from_json("[1]", "c.json")
+
+
+def test_whole_numbers_stand_for_floats() -> None:
+    config = from_json(damaged("time_budget", 60), "c.json")
+    assert config.time_budget == 60.0
+    assert isinstance(config.time_budget, float)
+
+
+def test_override_replaces_what_it_names() -> None:
+    config = override(Config(), {"seeds": (1, 2), "stop_at": 500, "replay": {"batch_size": 64}, "learner": {"tau": 1}})
+    expected = dataclasses.replace(Config(), seeds=(1, 2), stop_at=500)
+    expected = changed("learner.tau", 1.0, changed("replay.batch_size", 64, expected))
+    assert config == expected
+    assert override(Config(), {"seeds": [1, 2], "stop_at": None}).seeds == (1, 2)
+    assert override(Config(), {}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 3}, "settings: unknown setting batch_size"),
+        ({"replay": {"batch": 3}}, "settings: unknown setting replay.batch"),
+        ({"replay": 3}, "settings: replay must be a mapping"),
+        ({"replay": {"batch_size": 0}}, "replay.batch_size = 0: must be at least 1"),
+        ({"replay": {"batch_size": "64"}}, "replay.batch_size = '64': must be of type int (in settings)"),
+        ({"replay": {"sampler": "best"}}, "replay.sampler = 'best': must be one of exact, buckets (in settings)"),
+    ],
+)
+def test_bad_overrides_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        override(Config(), settings)
+    assert str(error.value) == message
+
+
+def test_config_cannot_be_changed_in_place() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Config().total_steps = 3  # type: ignore[misc]
+    assert hash(Config()) == hash(Config())

@@ -1,0 +1,327 @@
+"""An interrupted and resumed run equals the uninterrupted one, bit for bit, however it was interrupted."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
+from warpsac import checkpoint, rundir, training
+from warpsac.config import Config
+from warpsac.errors import UserError
+from warpsac.training import HostLoop
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+def per_env(num_envs: int) -> dict[str, Any]:
+    """The sizes of a tiny run that count environment steps, so that interactions are the same for any number."""
+    return {
+        "env": {"num_envs": num_envs},
+        "total_steps": 90 * num_envs,
+        "learning_starts": WARMUP * num_envs,
+        "eval": {"every": 40 * num_envs},
+        "checkpoint": {"every": 25 * num_envs},
+    }
+
+
+# Each value of each setting, and each pair of them, at least once.
+SETTINGS: dict[str, dict[str, Any]] = {
+    "1-step-1-env-1-seed": {
+        **per_env(1), "seeds": (1,), "replay": {"n_step": 1, "capacity": 50}, "updates_per_step": 2,
+    },
+    "1-step-3-envs-2-seeds": {**per_env(3), "seeds": (1, 2), "replay": {"n_step": 1}, "learner": {"policy_delay": 1}},
+    "3-steps-1-env-2-seeds": {
+        **per_env(1), "seeds": (1, 2), "replay": {"n_step": 3, "capacity": 50}, "learner": {"policy_delay": 1},
+    },
+    "3-steps-3-envs-1-seed": {**per_env(3), "seeds": (1,), "replay": {"n_step": 3}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    @functools.cache
+    def runs(setting: str, overlap: bool) -> list[Path]:
+        out = tmp_path_factory.mktemp("reference")
+        outcome = training.train(tiny(out, **SETTINGS[setting], overlap=overlap))
+        assert outcome.finished
+        return outcome.runs
+
+    return runs
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, at: int, how: Any) -> None:
+    """Let `how(loop)` happen within interaction number `at` of the next loop."""
+    original = HostLoop.interact
+
+    def interact(self: HostLoop) -> None:
+        if self.interaction == at:
+            monkeypatch.setattr(HostLoop, "interact", original)
+            how(self)
+        original(self)
+
+    monkeypatch.setattr(HostLoop, "interact", interact)
+
+
+def kill_with(number: signal.Signals) -> Any:
+    return lambda loop: os.kill(os.getpid(), number)
+
+
+class Killed(Exception):
+    """Ends a process of which nothing is left but its files, as far as a test in the same one can tell."""
+
+
+def die(loop: HostLoop) -> None:
+    raise Killed
+
+
+# --- bit for bit
+
+
+@pytest.mark.parametrize("overlap", [True, False], ids=["overlap", "strict"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_interrupted_four_times_equals_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any, setting: str, overlap: bool
+) -> None:
+    """Stopped in the warm-up, when learning begins, within an episode and between two rows."""
+    config = tiny(tmp_path, **SETTINGS[setting], overlap=overlap)
+    envs = config.env.num_envs
+    interrupt(monkeypatch, at=11, how=kill_with(signal.SIGTERM))
+    outcome = training.train(config)
+    assert (outcome.reason, outcome.signal) == ("signal", signal.SIGTERM)
+    runs = outcome.runs
+    assert checkpoint.steps(runs[0] / "checkpoints") == [12 * envs]
+
+    interrupt(monkeypatch, at=WARMUP, how=kill_with(signal.SIGINT))
+    outcome = training.resume(runs)
+    assert (outcome.reason, outcome.signal) == ("signal", signal.SIGINT)
+
+    assert training.resume(runs, stop_at=33 * envs).finished
+    assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 33 * envs
+
+    interrupt(monkeypatch, at=70, how=die)  # after the checkpoint at 50, with three rows behind it
+    with pytest.raises(Killed):
+        training.resume(runs, stop_at=90 * envs)
+    assert [row["step"] for row in rows_of(runs[0])][-3:] == [56 * envs, 63 * envs, 70 * envs]
+
+    assert training.resume(runs, stop_at=90 * envs).finished
+    for run, reference in zip(runs, uninterrupted(setting, overlap), strict=True):
+        assert_same_run(run, reference, extra_evaluations=[33 * envs])
+        aside = rundir.read_metrics(run / "set_aside" / "metrics-1.jsonl")
+        assert [row["step"] for row in aside] == [56 * envs, 63 * envs, 70 * envs]
+        assert [resume["step"] for resume in rundir.open_run(run).meta["resumes"]] == [
+            12 * envs, 21 * envs, 33 * envs, 50 * envs,
+        ]  # fmt: skip
+
+
+def test_resumed_with_replay_in_the_other_memory(tmp_path: Path, uninterrupted: Any) -> None:
+    setting = SETTINGS["3-steps-3-envs-1-seed"]
+    for before, after in (("host", "device"), ("device", "host")):
+        config = tiny(tmp_path, **setting | {"replay": {"n_step": 3, "placement": before}}, stop_at=141)
+        (run,) = training.train(config).runs
+        settings = (run / "config.json").read_text()
+        assert f'"placement": "{before}"' in settings
+        (run / "config.json").write_text(settings.replace(f'"placement": "{before}"', f'"placement": "{after}"'))
+        training.resume([run], stop_at=270)
+        assert_same_run(run, uninterrupted("3-steps-3-envs-1-seed", True)[0], extra_evaluations=[141])
+
+
+# --- what a signal may meet
+
+
+def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
+) -> None:
+    config, setting = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]), "3-steps-3-envs-1-seed"
+    original, calls = HostLoop._evaluation_row, []
+
+    def row(self: HostLoop, *arguments: Any) -> dict[str, Any]:
+        calls.append(self.step)
+        if calls in ([0], [0, 0, 120]) or (self.step == 270 and calls.count(270) == 1):
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(HostLoop, "_evaluation_row", row)
+    outcome = training.train(config)
+    runs = outcome.runs
+    assert (outcome.reason, rows_of(runs[0])) == ("signal", [])
+    for step in (120, 270):
+        assert training.resume(runs).reason == "signal"
+        assert checkpoint.steps(runs[0] / "checkpoints")[-1] == step
+    assert training.resume(runs).finished
+    assert calls == [0, 0, 120, 120, 240, 270, 270]
+    assert_same_run(runs[0], uninterrupted(setting, True)[0])
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, uninterrupted: Any) -> None:
+    config = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"])
+    runs = training.train(config).runs
+    assert training.resume(runs).finished
+    assert_same_run(runs[0], uninterrupted("3-steps-3-envs-1-seed", True)[0])
+
+
+def test_before_the_first_checkpoint_resume_starts_from_the_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt(monkeypatch, at=16, how=die)
+    with pytest.raises(Killed):
+        training.train(tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]))
+    (run,) = tmp_path.iterdir()
+    assert [row["step"] for row in rows_of(run)] == [0, 21, 42]
+    assert training.resume([run]).finished
+    assert "no checkpoint was made yet: starting from the beginning" in capsys.readouterr().out
+    assert_same_run(run, uninterrupted("3-steps-3-envs-1-seed", True)[0])
+    assert len(rundir.read_metrics(run / "set_aside" / "metrics-1.jsonl")) == 3
+
+
+# --- damaged checkpoints
+
+
+def damage(run: Path, name: str = "learner.npz") -> None:
+    newest = run / "checkpoints" / f"step_{checkpoint.steps(run / 'checkpoints')[-1]:012d}" / name
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
+    tmp_path: Path, uninterrupted: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = "3-steps-3-envs-1-seed"
+    (run,) = training.train(tiny(tmp_path, **SETTINGS[setting], stop_at=165)).runs
+    assert checkpoint.steps(run / "checkpoints") == [150, 165]
+    damage(run)
+    capsys.readouterr()
+    assert training.resume([run], stop_at=270).finished
+    lines = [line for line in capsys.readouterr().out.splitlines() if "damaged" in line]
+    assert len(lines) == 1
+    assert lines[0].endswith("learner.npz has a wrong checksum; trying the checkpoint before it")
+    assert_same_run(run, uninterrupted(setting, True)[0], extra_evaluations=[165])
+    assert (run / "checkpoints" / "damaged-step_000000000165").is_dir()
+
+
+def test_all_seeds_go_back_to_the_newest_step_that_all_have(tmp_path: Path, uninterrupted: Any) -> None:
+    setting = "1-step-3-envs-2-seeds"
+    runs = training.train(tiny(tmp_path, **SETTINGS[setting], stop_at=165)).runs
+    damage(runs[1], "replay.npz")
+    assert training.resume(runs, stop_at=270).finished
+    for run, reference in zip(runs, uninterrupted(setting, True), strict=True):
+        assert_same_run(run, reference, extra_evaluations=[165])
+
+
+def test_seeds_can_be_resumed_alone(tmp_path: Path) -> None:
+    runs = training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=48)).runs
+    assert training.resume(runs[1:], stop_at=51).finished
+    (runs[0] / "checkpoints" / "step_000000000048").rename(tmp_path / "gone")
+    with pytest.raises(UserError, match=r"seed1 has no checkpoint yet, .*seed2 has: resume them one by one"):
+        training.resume(runs)
+
+
+def test_when_every_checkpoint_is_damaged_nothing_is_guessed(tmp_path: Path) -> None:
+    (run,) = training.train(tiny(tmp_path, stop_at=15, eval={"every": 0})).runs
+    damage(run)
+    before = sorted(path.name for path in run.iterdir())
+    with pytest.raises(UserError, match=r"no good checkpoint to resume from; start it again with `warpsac train`"):
+        training.resume([run])
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_runs_of_different_settings_are_not_resumed_together(tmp_path: Path) -> None:
+    runs = [
+        training.train(tiny(tmp_path, seeds=(seed,), stop_at=15, eval={"every": 0}, log={"every": seed})).runs[0]
+        for seed in (1, 2)
+    ]
+    with pytest.raises(UserError, match="have different settings: resume them one by one"):
+        training.resume(runs)
+    with pytest.raises(UserError, match="at least one run folder"):
+        training.resume([])
+
+
+# --- what cannot be restored
+
+
+def loop_resumed(run: Path) -> HostLoop:
+    """The loop right after it took up the checkpoint."""
+    opened = rundir.open_run(run)
+    found = training.resuming.find_checkpoints([opened])
+    loop = HostLoop(opened.config, [opened])
+    loop.start(checkpoints=found)
+    return loop
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_a_simulator_without_state_is_cut_as_truncated(tmp_path: Path, placement: str) -> None:
+    config = tiny(tmp_path, task="Forgetful-v0", stop_at=37 * 3, eval={"every": 0}, replay={"placement": placement})
+    (run,) = training.train(config).runs
+    saved = state_of(run)
+    assert not any(name.startswith("env/") for name in saved)
+    last, slots = 36, saved["replay/final_count"]  # 36 is the last step stored, within the second episode
+    assert slots == 3
+    assert (saved["replay/end"][last] == 0).all()
+
+    with loop_resumed(run) as loop:
+        ring = loop.engine.replay_state
+        np.testing.assert_array_equal(np.asarray(ring.end)[last, 0], slots + 1 + np.arange(3))  # truncated
+        np.testing.assert_array_equal(np.asarray(ring.finals)[0, slots : slots + 3], saved["episodes/obs"])
+        np.testing.assert_array_equal(np.asarray(ring.obs)[last + 1, 0], loop.obs[0])
+        assert not np.isclose(loop.obs[0], saved["episodes/obs"]).all(1).any()  # new episodes, at rest
+        np.testing.assert_array_equal(loop.obs[0, :, 2:], 0)
+        np.testing.assert_array_equal(np.asarray(loop.engine.scale.ended), True)
+        assert loop.episodes[0].tracker.length.tolist() == [0, 0, 0]
+    assert training.resume([run], stop_at=270).finished
+    later = state_of(run)
+    assert later["info/interaction"] == 90
+    assert later["info/updates"] == 90 - WARMUP - 1
+
+
+def test_an_environment_of_the_users_with_a_state_of_its_own_resumes_exactly(tmp_path: Path) -> None:
+    reference = training.train(tiny(tmp_path, task="Own-v0")).runs[0]
+    (run,) = training.train(tiny(tmp_path, task="Own-v0", stop_at=111)).runs
+    assert {"env/0/own/position", "env/2/own/steps", "env/1/random", "env/1/elapsed"} <= state_of(run).keys()
+    training.resume([run], stop_at=270)
+    assert_same_run(run, reference, extra_evaluations=[111])
+
+
+@pytest.mark.parametrize(
+    "setting", [{"replay": "never"}, {"replay": "auto", "replay_limit_gb": 1e-6}], ids=["never", "too-large"]
+)
+def test_without_saved_replay_it_is_refilled_by_the_policy_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any]
+) -> None:
+    (run,) = training.train(tiny(tmp_path, stop_at=35 * 3, eval={"every": 0}, checkpoint=setting)).runs
+    saved = state_of(run)
+    assert not any(name.startswith("replay/") for name in saved)
+    with loop_resumed(run) as loop:
+        loop.config = tiny(tmp_path, stop_at=58 * 3, eval={"every": 0}, checkpoint=setting)
+        assert loop.engine.stored == 0
+        np.testing.assert_array_equal(np.asarray(loop.engine.replay_state.obs)[0, 0], saved["episodes/obs"])
+        stored: list[int] = []
+        learn = loop.engine.learn
+        monkeypatch.setattr(loop.engine, "learn", lambda: (stored.append(loop.engine.stored), learn()))
+        monkeypatch.setattr(loop.engine, "act_randomly", None)
+        loop.run()
+    assert stored == [21, 22]  # 60 transitions first; the overlap is one interaction behind
+    assert state_of(run)["info/updates"] == saved["info/updates"] + 2
+
+
+def test_auto_saves_a_replay_within_the_limit(tmp_path: Path) -> None:
+    (run,) = training.train(tiny(tmp_path, stop_at=15, eval={"every": 0}, checkpoint={"replay_limit_gb": 1e-4})).runs
+    assert state_of(run)["replay/obs"].shape == (6, 3, 4)  # 5 steps, and the observation to act on
+
+
+def test_replay_not_saved_while_the_warm_up_lasts(tmp_path: Path, uninterrupted: Any) -> None:
+    config: Config = tiny(tmp_path, stop_at=30, eval={"every": 0}, checkpoint={"replay": "never"})
+    (run,) = training.train(config).runs
+    with loop_resumed(run) as loop:
+        assert loop.interaction == 10
+        assert loop.learning_from == 10 + WARMUP
+    same = {name: value for name, value in state_of(run).items() if name.startswith("learner/")}
+    with loop_resumed(run) as loop:
+        again = {f"learner/{name}": array for name, array in loop.engine.snapshots(False)[0]["learner"].items()}
+    assert_same_state(same, again)
