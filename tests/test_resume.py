@@ -199,7 +199,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
     damage(run)
     capsys.readouterr()
     assert training.resume([run], stop_at=270).finished
-    lines = [line for line in capsys.readouterr().out.splitlines() if "damaged" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if " is damaged: " in line]
     assert len(lines) == 1
     assert lines[0].endswith("learner.npz has a wrong checksum; trying the checkpoint before it")
     assert_same_run(run, uninterrupted(setting, True)[0], extra_evaluations=[165])

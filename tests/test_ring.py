@@ -424,3 +424,36 @@ def test_impossible_sizes_are_refused():
                   {"capacity": 2**30, "num_envs": 4, "num_seeds": 2}):  # fmt: skip
         with pytest.raises(UserError, match=r"replay\."):
             RingSpec(obs_dim=1, action_dim=1, **sizes)
+
+
+def test_a_faulty_step_closes_the_episode_before_it_and_is_never_sampled() -> None:
+    """Two envs, five steps; step 2 of env 1 is faulty: its environment begins anew at observation 90."""
+    spec = RingSpec(capacity=20, num_envs=2, obs_dim=1, action_dim=1, n_step=2, voids=True)
+    no = np.zeros((1, 2), bool)
+
+    def step(t: int, faulty: bool) -> StepResult:
+        obs = np.array([[[10.0 + t + 1], [90.0 if faulty else (20.0 if t < 2 else 88.0) + t + 1]]], np.float32)
+        reward = np.array([[1.0 + t, 0.0 if faulty else 100.0 * (t + 1)]], np.float32)
+        mask = np.array([[False, faulty]])
+        return StepResult(obs, reward, no, no, np.zeros_like(obs), faulty=mask)
+
+    first = np.array([[[10.0], [20.0]]], np.float32)
+    device, host = ring.init(spec, jnp.asarray(first)), HostRing.init(spec, first)
+    for t in range(5):
+        action, result = np.full((1, 2, 1), 0.1 * t, np.float32), step(t, faulty=t == 2)
+        device = ring.add(device, spec, jnp.asarray(action), jax.tree.map(jnp.asarray, result))
+        host.add(action, result)
+    for name, value in device._asdict().items():
+        np.testing.assert_array_equal(np.asarray(value), getattr(host.state, name), err_msg=name)
+
+    # Ages 3, 2, 1, 0 are steps 0, 1, 2, 3; of env 1, step 1 ends truncated at observation 22, step 2 is void.
+    age, env = jnp.array([[3, 2, 1, 0, 1]]), jnp.array([[1, 1, 1, 1, 0]])
+    batch = ring.gather(device, spec, age, env, 0.5)
+    np.testing.assert_allclose(batch.obs[0, :, 0], [20, 21, 20, 90, 12])  # the void one: the first stands in
+    np.testing.assert_allclose(batch.reward[0], [100 + 0.5 * 200, 200, 200, 400 + 0.5 * 500, 3 + 0.5 * 4])
+    np.testing.assert_allclose(batch.next_obs[0, :, 0], [22, 22, 22, 93, 14])
+    np.testing.assert_allclose(batch.discount[0], [0.25, 0.5, 0.25, 0.25, 0.25])
+    same = host.gather(np.asarray(age), np.asarray(env), 0.5)
+    for name, value in batch._asdict().items():
+        np.testing.assert_array_equal(np.asarray(value), getattr(same, name), err_msg=name)
+    assert np.isfinite(ring.gather(device, spec, jnp.array([[1]]), jnp.array([[1]]), 0.5).next_obs).all()

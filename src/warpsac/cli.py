@@ -293,7 +293,8 @@ def _availability(family: str) -> str:
 
     if family not in envs.FAMILIES:
         return "not in this version"
-    return "ready" if find_spec("mujoco") else f"pip install 'warpsac[{EXTRAS[family]}]'"
+    package = {"playground": "mujoco_playground"}.get(family, family)
+    return "ready" if find_spec(package) else f"pip install 'warpsac[{EXTRAS[family]}]'"
 
 
 def _check_env(words: list[str]) -> int:

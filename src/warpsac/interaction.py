@@ -57,6 +57,7 @@ def make_setup(config: Config, env: EnvSpec) -> Setup:
             n_step=config.replay.n_step,
             final_slots=config.replay.final_slots,
             storage=config.replay.storage,
+            voids=env.lockstep,
         ),
         law=AgeLaw.of(config.replay.decay_steps, config.replay.weight_floor),
         sampler=config.replay.sampler,
@@ -123,7 +124,8 @@ def observe_rewards(setup: Setup, scale: RewardScale, step: StepResult, restart:
     if restart is not None:
         scale = over_seeds(normalize.forget_episodes, setup.seeds)(scale, restart.mask)
     observe = over_seeds(lambda s, r, e: normalize.observe(s, r, e, setup.gamma), setup.seeds)
-    return observe(scale, step.reward, step.terminated | step.truncated)
+    ended = step.terminated | step.truncated
+    return observe(scale, step.reward, ended if step.faulty is None else ended | step.faulty)
 
 
 def store(

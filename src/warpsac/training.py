@@ -159,6 +159,9 @@ class HostLoop:
         if overlap and t > self.learning_from:
             self.learn()
         action = np.asarray(action)
+        if not np.isfinite(action).all():
+            self.require_finite()
+            raise TrainingStopped("the policy gave an action that is not finite")
         self.envs.send(action)
         step = self.envs.recv()
         self.call("store", lambda: engine.store(action, step))

@@ -40,6 +40,8 @@ class EnvSpec:
     """Whether steps carry a success flag."""
     restorable: bool
     """Whether `get_state` and `set_state` continue an episode exactly."""
+    lockstep: bool = False
+    """All environments step together: a faulty step cannot be taken again and is marked instead."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
 

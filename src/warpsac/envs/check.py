@@ -6,7 +6,6 @@ import time
 import warnings
 from typing import Any, Literal, NamedTuple
 
-import gymnasium
 import numpy as np
 
 from warpsac.config import EnvConfig
@@ -37,7 +36,8 @@ def check_env(name: str, config: EnvConfig | None = None) -> list[Finding]:
     except Exception as error:
         return [Finding("problem", why_not_made(target, error))]
     try:
-        return [*_check_spaces(target.name, env, config), *_check_behaviour(env)]
+        spaces = _check_spaces(target.name, env, config)
+        return spaces if spaces[0].level == "problem" else [*spaces, *_check_behaviour(env)]
     finally:
         env.close()
 
@@ -78,8 +78,6 @@ def _range(low: np.ndarray, high: np.ndarray) -> str:
 
 def _check_behaviour(env: Any) -> list[Finding]:
     """Step it with random actions, twice from the same seed."""
-    if not isinstance(env.action_space, gymnasium.spaces.Box):
-        return []
     try:
         first = _roll(env, env.reset(seed=0)[0])
         again = _roll(env, env.reset(seed=0)[0])

@@ -67,6 +67,7 @@ class PlaygroundEnvs:
             control_hz=1.0 / self._env.dt,
             has_success=False,
             restorable=True,
+            lockstep=True,
             versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
         )
 

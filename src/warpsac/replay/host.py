@@ -31,17 +31,17 @@ class HostRing:
 
     def add(self, action: Array, step: StepResult) -> None:
         state, spec = self.state, self.spec
+        if step.faulty is not None:
+            self.cut(step.faulty, step.obs)
         count = int(state.count)
         row, next_row = count % spec.rows, (count + 1) % spec.rows
-        terminated = np.asarray(step.terminated)
-        ended = terminated | np.asarray(step.truncated)
+        ended = np.asarray(step.terminated) | np.asarray(step.truncated)
         state.obs[next_row] = to_storage(step.obs, spec, np)
         state.action[row] = action
         state.reward[row] = step.reward
-        state.end[row] = 0
+        slot = final_slots(state, spec, ended, np)
+        state.end[row] = end_code(ended, step, slot, np)
         if ended.any():
-            slot = final_slots(state, spec, ended, np)
-            state.end[row] = end_code(ended, terminated, slot, np)
             self._write_finals(ended, slot, to_storage(step.final_obs, spec, np), count)
         state.count[...] = count + 1
 

@@ -41,6 +41,7 @@ from warpsac.replay.age import AgeLaw, Sampler
 from warpsac.types import Array, Batch, StepResult
 
 FLOAT16_MAX = 65504.0
+VOID = np.int32(-(2**31))  # `end` of a step that is never learned from
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class RingSpec:
     n_step: int = 1
     final_slots: int = 0  # slots of the side table for each seed; 0: automatic
     storage: Literal["float32", "float16"] = "float32"
+    voids: bool = False  # steps may be marked faulty: void, and never sampled
 
     def __post_init__(self) -> None:
         if self.ages < 1:
@@ -133,7 +135,12 @@ def init(spec: RingSpec, first_obs: Array, xp: Any = jnp) -> Ring:
 
 
 def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult) -> Ring:
-    """The ring after one more step: `action` [S, N, A] and what it led to, [S, N, ...]."""
+    """The ring after one more step: `action` [S, N, A] and what it led to, [S, N, ...].
+
+    Where the step is faulty the episode is closed before it, and the step itself becomes void.
+    """
+    if step.faulty is not None:
+        ring = cut(ring, spec, step.faulty, step.obs)
     row, next_row = ring.count % spec.rows, (ring.count + 1) % spec.rows
     ended = step.terminated | step.truncated
     slot = final_slots(ring, spec, ended, jnp)
@@ -142,7 +149,7 @@ def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult) -> Ring:
         obs=_write_row(ring.obs, to_storage(step.obs, spec, jnp), next_row),
         action=_write_row(ring.action, action.astype(jnp.float32), row),
         reward=_write_row(ring.reward, step.reward.astype(jnp.float32), row),
-        end=_write_row(ring.end, end_code(ended, step.terminated, slot, jnp), row),
+        end=_write_row(ring.end, end_code(ended, step, slot, jnp), row),
         count=ring.count + 1,
     )
 
@@ -193,6 +200,8 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
     lane = xp.arange(spec.num_seeds, dtype=xp.int32)[:, None] * spec.num_envs + env
     row = (ring.count - spec.n_step) % spec.rows - age
     here = xp.where(row < 0, row + spec.rows, row) * stride + lane
+    if spec.voids:
+        here = _pass_over_voids(ring, here, xp)
     if xp is not np:
         (here,) = _settle(ring.count, here)
 
@@ -201,6 +210,8 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
         return xp.where(index < spec.rows * stride, index, index - spec.rows * stride)
 
     reward, end = _take(ring.reward, here, xp), _take(ring.end, here, xp)
+    if spec.voids:  # even if nothing but void steps was drawn, no index may leave the ring
+        end = xp.where(end == VOID, 0, end)
     steps: Array = 1
     discount = xp.full_like(reward, gamma)
     for j in range(1, spec.n_step):
@@ -255,8 +266,9 @@ def final_slots(ring: Ring, spec: RingSpec, ended: Array, xp: Any) -> Array:
     return (ring.final_count[:, None] + rank) % spec.finals
 
 
-def end_code(ended: Array, terminated: Array, slot: Array, xp: Any) -> Array:
-    return xp.where(ended, xp.where(terminated, -(slot + 1), slot + 1), 0).astype(xp.int32)
+def end_code(ended: Array, step: StepResult, slot: Array, xp: Any) -> Array:
+    code = xp.where(ended, xp.where(step.terminated, -(slot + 1), slot + 1), 0).astype(xp.int32)
+    return code if step.faulty is None else xp.where(step.faulty, VOID, code)
 
 
 # Access to the arrays. Views that merge leading axes are free in row-major order.
@@ -267,6 +279,13 @@ def _take(array: Array, index: Array, xp: Any, width: int | None = None) -> Arra
     if xp is np:
         return flat.take(index, axis=0)
     return flat.at[index].get(mode="promise_in_bounds")
+
+
+def _pass_over_voids(ring: Ring, here: Array, xp: Any) -> Array:
+    """The first transition of the batch that is not void stands in for those that are."""
+    void = _take(ring.end, here, xp) == VOID
+    stand_in = xp.take_along_axis(here, void.argmin(axis=1)[:, None], axis=1)
+    return xp.where(void, stand_in, here)
 
 
 def _next_obs(ring: Ring, spec: RingSpec, index: Array, end: Array, xp: Any) -> Array:

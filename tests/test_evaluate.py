@@ -1,0 +1,179 @@
+"""Evaluation: exactly the episodes asked for, none preferred, and what is reported of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from warpsac import envs, evaluate
+from warpsac.episodes import Episode, EpisodeLog, EpisodeTracker, summary
+from warpsac.signals import Interrupted
+from warpsac.tasks import Task, benchmark_tasks, find
+from warpsac.types import StepResult
+
+
+class Lengths(gymnasium.Env):
+    """Episodes of lengths that cycle through a list, all reward 1; observation: which environment it is."""
+
+    observation_space = gymnasium.spaces.Box(-10, 10, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    made = 0
+
+    def __init__(self) -> None:
+        self.number, Lengths.made = Lengths.made, Lengths.made + 1
+        self.episode = -1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.episode = 0 if seed is not None else self.episode + 1
+        self.left = (2, 30, 5)[self.number] + self.episode
+        return np.array([self.number], np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.array([self.number], np.float32), 1.0, self.left == 0, False, {}
+
+
+gymnasium.register("Lengths-v0", Lengths)
+
+
+def no_action(obs: np.ndarray) -> np.ndarray:
+    return np.zeros((len(obs), 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "expected"),
+    [
+        (3, {0: [2], 1: [30], 2: [5]}),  # one each: the long one is waited for
+        (5, {0: [2, 3], 1: [30, 31], 2: [5]}),
+        (1, {0: [2], 1: [], 2: []}),
+        (7, {0: [2, 3, 4], 1: [30, 31], 2: [5, 6]}),
+    ],
+)
+def test_short_episodes_do_not_displace_long_ones(episodes: int, expected: dict[int, list[int]]) -> None:
+    Lengths.made = 0
+    env = envs.make("Lengths-v0", 3)
+    found = evaluate.run_episodes(env, no_action, episodes, seed=1)
+    assert len(found) == episodes
+    lengths: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for episode in found:
+        lengths[episode.env].append(episode.length)
+        assert episode.total == episode.length
+        assert episode.success is None
+    assert lengths == expected
+
+
+def test_the_same_seed_gives_the_same_result() -> None:
+    env = envs.make("probe-point", 3)
+
+    def home(obs: np.ndarray) -> np.ndarray:
+        return np.clip(-obs[:, :2] - 2 * obs[:, 2:], -1, 1)
+
+    first, again, other = (evaluate.run_episodes(env, home, 7, seed) for seed in (5, 5, 6))
+    assert first == again != other
+    assert all(episode.length == 25 for episode in first)
+    assert all(episode.success is not None for episode in first)
+
+
+def test_it_can_be_given_up() -> None:
+    steps: list[int] = []
+
+    def on_step() -> None:
+        steps.append(1)
+        if len(steps) == 4:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        evaluate.run_episodes(envs.make("probe-point", 2), lambda obs: np.zeros((2, 2)), 2, 0, on_step)
+    assert len(steps) == 4
+
+
+def test_an_episode_that_a_fault_broke_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from warpsac.envs import probe
+
+    monkeypatch.setattr(probe, "FAULTS", probe.FaultPlan(raise_at=frozenset({10})))
+    (episode,) = evaluate.run_episodes(envs.make("probe-faulty", 1), lambda obs: np.zeros((1, 2)), 1, 0)
+    assert episode.length == 25
+    assert probe.FAULTS.steps == 9 + 1 + 25
+
+
+def test_evaluation_seeds_are_all_different() -> None:
+    seeds = {evaluate.evaluation_seed(seed, step) for seed in range(5) for step in range(0, 10_000, 100)}
+    assert len(seeds) == 500
+
+
+# --- what is reported
+
+
+def test_the_row_of_an_evaluation_by_hand() -> None:
+    episodes = [Episode(0, 10.0, 4, True), Episode(1, 20.0, 8, False), Episode(0, 60.0, 9, True)]
+    task = Task("t", "mujoco", "limited", 1, 1, 1, random_score=10.0, normalize_score=50.0, metric="return")
+    assert evaluate.result_row(episodes, task) == {
+        "eval/return": 30.0,
+        "eval/length": 7.0,
+        "eval/success": pytest.approx(2 / 3),
+        "eval/return_std": pytest.approx(np.sqrt((400 + 100 + 900) / 3)),
+        "eval/episodes": 3,
+        "eval/score": 0.5,
+    }
+    by_success = Task("t", "maniskill", "abundant", 1, 1, 1, random_score=0.0, normalize_score=100.0, metric="success")
+    assert evaluate.result_row(episodes, by_success)["eval/score"] == pytest.approx(2 / 3)
+
+
+def test_success_and_score_are_absent_where_there_are_none() -> None:
+    episodes = [Episode(0, 10.0, 4, None)]
+    assert evaluate.result_row(episodes, None).keys() == {
+        "eval/return", "eval/length", "eval/return_std", "eval/episodes",
+    }  # fmt: skip
+    unknown = Task("t", "dmc", "limited", 1, 1, 1, random_score=None, normalize_score=None, metric="return")
+    assert "eval/score" not in evaluate.result_row(episodes, unknown)
+    by_success = Task("t", "maniskill", "abundant", 1, 1, 1, random_score=0.0, normalize_score=100.0, metric="success")
+    assert "eval/score" not in evaluate.result_row(episodes, by_success)
+    assert summary([], "episode") == {}
+
+
+def test_scores_of_a_benchmark_task() -> None:
+    task = find("HalfCheetah-v4")
+    assert task is not None
+    assert task.score(task.random_score or 0.0, None) == 0.0
+    assert task.score(task.normalize_score or 0.0, None) == 1.0
+    assert all(
+        t.random_score is None or t.score(t.random_score, t.random_score / 100) == 0.0 for t in benchmark_tasks()
+    )
+
+
+# --- episodes from steps
+
+
+def steps_of(reward: list[float], ended: list[bool], success: list[bool] | None = None) -> StepResult:
+    end = np.array(ended)
+    obs = np.zeros((len(reward), 1), np.float32)
+    won = None if success is None else np.array(success)
+    return StepResult(obs, np.array(reward, np.float32), end, np.zeros_like(end), obs, won)
+
+
+def test_returns_lengths_and_successes_by_hand() -> None:
+    tracker = EpisodeTracker(2)
+    assert tracker.observe(steps_of([1, 10], [False, False], [True, False])) == []
+    assert tracker.observe(steps_of([2, 20], [True, False], [False, False])) == [Episode(0, 3.0, 2, True)]
+    assert tracker.observe(steps_of([4, 30], [True, True], [False, False])) == [
+        Episode(0, 4.0, 1, False),
+        Episode(1, 60.0, 3, False),
+    ]
+
+
+def test_the_log_of_training_episodes_survives_a_checkpoint() -> None:
+    log = EpisodeLog(2)
+    log.observe(steps_of([1, 10], [True, False]), None, 0)
+    log.observe(steps_of([2, 20], [False, False]), np.array([False, True]), 3)  # environment 1 began anew
+    again = EpisodeLog(2)
+    again.restore(log.state())
+    for one in (log, again):
+        one.observe(steps_of([4, 40], [False, True]), None, 0)
+        assert one.take_row() == {"episode/return": (1 + 60) / 2, "episode/length": 1.5, "faults/count": 3}
+        assert one.take_row() == {"faults/count": 3}
+        one.forget_running()
+        one.observe(steps_of([8, 80], [True, False]), None, 0)
+        assert one.take_row() == {"episode/return": 8.0, "episode/length": 1.0, "faults/count": 3}

@@ -1,0 +1,345 @@
+"""Bad data and failing disks: what is bad never enters replay, and a good checkpoint always remains."""
+
+from __future__ import annotations
+
+import errno
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runs import WARMUP, assert_same_run, rows_of, state_of, tiny
+from warpsac import checkpoint, cli, training
+from warpsac.config import Config, to_json
+from warpsac.envs import SimulatorFailed, make, probe
+from warpsac.errors import TrainingStopped
+from warpsac.training import HostLoop
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make probe-faulty fail according to a plan: steps count over all its environments, from 1."""
+
+    def plan(**what: Any) -> probe.FaultPlan:
+        new = probe.FaultPlan(**what)
+        monkeypatch.setattr(probe, "FAULTS", new)
+        return new
+
+    return plan
+
+
+@pytest.fixture
+def every_step(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the simulator of the training loop returned, step by step."""
+    steps: list[Any] = []
+    store = training.Engine.store
+
+    def watched(self: Any, action: np.ndarray, step: Any) -> None:
+        steps.append((action, step))
+        store(self, action, step)
+
+    monkeypatch.setattr(training.Engine, "store", watched)
+    return steps
+
+
+# --- a simulator that fails now and then
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+@pytest.mark.parametrize(
+    "kind", ["raise_at", "nan_obs_at", "infinite_reward_at"], ids=["exception", "NaN-observation", "infinite-reward"]
+)
+def test_a_faulty_step_never_enters_replay(
+    tmp_path: Path, faults: Any, every_step: list[Any], kind: str, placement: str
+) -> None:
+    """One environment, 30 steps: the 12th fails, the episode goes on in a new one with the same action."""
+    faults(**{kind: frozenset({12})})
+    config = tiny(
+        tmp_path, task="probe-faulty", env={"num_envs": 1}, learning_starts=50, stop_at=30,
+        replay={"capacity": 50, "placement": placement}, eval={"every": 0},
+    )  # fmt: skip
+    (run,) = training.train(config).runs
+    replay = {name.removeprefix("replay/"): value for name, value in state_of(run).items() if "replay/" in name}
+    assert all(np.isfinite(value).all() for value in replay.values())
+    restarts = [t for t, (_, step) in enumerate(every_step) if step.restart is not None]
+    assert restarts == [11]
+    (action, step), (_, before) = every_step[11], every_step[10]
+    # Step 10, the last good one, became the end of its episode: truncated at the observation it had led to.
+    assert replay["end"][10] == 1
+    np.testing.assert_array_equal(replay["finals"][0], before.result.obs[0, 0])
+    assert replay["final_row"][0] == 10
+    # Step 11 is a true step from the first observation of the new episode, with the action that failed.
+    np.testing.assert_array_equal(replay["obs"][11, 0], step.restart.obs[0, 0])
+    np.testing.assert_array_equal(replay["obs"][11, 0, 2:], 0)  # at rest
+    np.testing.assert_array_equal(replay["action"][11, 0], action[0, 0])
+    expected = 0.1 * 2 * action[0, 0]  # velocity after one step from rest, up to the noise of the task
+    np.testing.assert_allclose(replay["obs"][12, 0, 2:], expected, atol=0.05)
+    assert replay["end"][11] == 0
+    # The new episode is truncated after 25 steps of its own: at step 35, not yet here.
+    assert np.flatnonzero(replay["end"][:30]).tolist() == [10]
+    rows = [row for row in rows_of(run) if row["kind"] == "train"]
+    assert [row["faults/count"] for row in rows] == [0, 1, 1, 1]
+    assert not any("episode/return" in row for row in rows)  # the broken episode does not count
+    assert state_of(run)["episodes/length"] == [19]
+
+
+def test_other_environments_do_not_notice(tmp_path: Path, faults: Any, every_step: list[Any]) -> None:
+    settings: dict[str, Any] = {"task": "probe-faulty", "stop_at": 60, "eval": {"every": 0}}
+    faults()
+    training.train(tiny(tmp_path, **settings))
+    calm = [step.result for _, step in every_step]
+    every_step.clear()
+    faults(nan_obs_at=frozenset({3 * 5 + 2}))  # environment 1 at step 5
+    training.train(tiny(tmp_path, **settings))
+    for t, (good, (_, step)) in enumerate(zip(calm, every_step, strict=True)):
+        np.testing.assert_array_equal(step.result.obs[0, [0, 2]], good.obs[0, [0, 2]])
+        assert (step.restart is not None) == (t == 5)
+        if step.restart is not None:
+            assert step.restart.mask.tolist() == [[False, True, False]]
+
+
+def test_a_new_episode_that_cannot_begin_loses_no_transition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step that ends an episode is true even if the reset after it fails."""
+    env = make("probe-truncated", 1)
+    env.reset(0)
+    calls: list[int] = []
+
+    def broken(**_: Any) -> Any:
+        calls.append(1)
+        raise RuntimeError("no reset today")
+
+    for t in range(5):
+        if t == 4:
+            monkeypatch.setattr(env._envs[0], "reset", broken)  # type: ignore[attr-defined]
+        env.send(np.zeros((1, 1)))
+        step = env.recv()
+        assert (step.faults, step.restart) == (int(t == 4), None)
+    assert step.result.truncated.tolist() == [True]
+    assert step.result.reward.tolist() == [1.0]
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("obs", "reward"), [(np.array([1e300]), 0.0), (np.zeros(1), 1e39), (np.zeros(2), 0.0), (np.zeros(1), math.nan)]
+)
+def test_what_float32_cannot_hold_and_wrong_sizes_are_faults_too(
+    monkeypatch: pytest.MonkeyPatch, obs: np.ndarray, reward: float
+) -> None:
+    env = make("probe-truncated", 1)
+    env.reset(0)
+    monkeypatch.setattr(env._envs[0], "step", lambda action: (obs, reward, False, False, {}))  # type: ignore[attr-defined]
+    env.send(np.zeros((1, 1)))
+    step = env.recv()
+    assert step.faults == 1
+    assert step.restart is not None
+    assert step.result.reward.tolist() == [1.0]
+
+
+# --- a simulator that keeps failing
+
+
+def test_after_max_faults_training_stops_with_a_good_checkpoint(
+    tmp_path: Path, faults: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = faults(always_after=3 * 40 + 1)  # environment 0 has made step 40, environment 1 fails at it
+    config = tiny(tmp_path, task="probe-faulty", env={"max_faults": 4}, eval={"every": 0}, checkpoint={"every": 0})
+    with pytest.raises(TrainingStopped) as stopped:
+        training.train(config)
+    (run,) = tmp_path.iterdir()
+    assert str(stopped.value) == (
+        "probe-faulty: environment 1 failed 4 times in a row (env.max_faults = 4); last fault: "
+        "RuntimeError: the simulator broke at step 125; "
+        f"saved, go on with: warpsac train --resume {run}"
+    )
+    assert not isinstance(stopped.value, SimulatorFailed)
+    saved = state_of(run)
+    assert saved["info/interaction"] == 40
+    # Environment 0 had made the step that environment 1 could not: the simulator's state is not kept.
+    assert not any(name.startswith("env/") for name in saved)
+    assert all(np.isfinite(value).all() for name, value in saved.items() if value.dtype.kind == "f")
+
+    plan.always_after = None
+    outcome = training.resume([run])
+    assert outcome.finished
+    assert "episodes that were running are cut" in capsys.readouterr().out
+    assert state_of(run)["replay/count"] == 90
+
+
+def test_a_simulator_that_fails_in_evaluation_stops_training_too(tmp_path: Path, faults: Any) -> None:
+    faults(always_after=3 * 40)  # the evaluation after interaction 40 meets it
+    with pytest.raises(TrainingStopped, match=r"failed 10 times in a row .* go on with: warpsac train --resume"):
+        training.train(tiny(tmp_path, task="probe-faulty", eval={"every": 0}, stop_at=120))
+    (run,) = tmp_path.iterdir()
+    assert checkpoint.steps(run / "checkpoints") == [75, 120]
+
+
+def test_a_simulator_that_never_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe.Faulty, "reset", lambda self, **_: (np.full(4, np.nan), {}))
+    with pytest.raises(TrainingStopped, match=r"environment 0 failed 10 times in a row .* observation is not finite"):
+        training.train(tiny(tmp_path, task="probe-faulty"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- a learner that fails
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_a_loss_that_is_not_finite_stops_training_and_shows_its_minibatch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    """The critic is poisoned before update 31, which the actor learns from in update 32."""
+    config = tiny(tmp_path, replay={"placement": placement}, log={"every": 5})
+    with HostLoop(config) as loop:
+        loop.start()
+        learn, batches = loop.engine.learn, {}
+
+        def poisoned() -> None:
+            update = loop.engine.updates
+            if update == 31:
+                loop.engine.learner = loop.engine.learner._replace(
+                    critic=jax.tree.map(lambda leaf: leaf * jnp.nan, loop.engine.learner.critic)
+                )
+            batches[update] = (
+                loop.engine.programs.sample(loop.engine.ring, loop.engine.keys, np.int32(update))
+                if placement == "device"
+                else (loop.engine._host_batch(update),)
+            )
+            learn()
+
+        monkeypatch.setattr(loop.engine, "learn", poisoned)
+        with pytest.raises(TrainingStopped) as stopped:
+            loop.run()
+    run = loop.runs[0].path
+    # Update 31 is made in interaction 20 + 1 + 31 = 52; the action of interaction 54 is the first to show it.
+    assert loop.interaction == 54
+    assert loop.engine.stored == 54
+    assert loop.engine.updates == 34
+    assert str(stopped.value) == (
+        f"seed 1: the loss of update 31 is not finite; its minibatch is in {run / 'bad_batch.npz'}; "
+        "the last good checkpoint is at step 150; a smaller learner.learning_rate may help"
+    )
+    with np.load(run / "bad_batch.npz") as bad:
+        assert bad["update"] == 31
+        (batch,) = batches[31]
+        intact = bad["intact"]
+        assert intact.shape == (16,)
+        assert intact.sum() >= 12  # ring full: rows overwritten in the meantime are marked
+        for name, value in batch._asdict().items():
+            np.testing.assert_array_equal(bad[name][intact], np.asarray(value)[0][intact])
+    good = state_of(run)
+    assert good["info/interaction"] == 50
+    assert all(np.isfinite(value).all() for value in good.values() if value.dtype.kind == "f")
+    assert [row["step"] for row in rows_of(run)][-1] == 150
+    assert training.resume([run]).finished
+
+
+def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update may spoil parameters without a bad loss of its own; the next would show it."""
+    with HostLoop(tiny(tmp_path, checkpoint={"every": 150}, eval={"every": 0})) as loop:
+        loop.start()
+        save = loop.save
+
+        def poisoned_save(**options: Any) -> None:
+            poisoned = jnp.full_like(loop.engine.learner.log_alpha, jnp.inf)
+            loop.engine.learner = loop.engine.learner._replace(log_alpha=poisoned)
+            save(**options)
+
+        monkeypatch.setattr(loop, "save", poisoned_save)
+        with pytest.raises(TrainingStopped, match=r"seed 1: log_alpha is not finite; no checkpoint was made yet"):
+            loop.run()
+    assert checkpoint.steps(loop.runs[0].checkpoints) == []
+
+
+# --- a disk that fails
+
+
+def command(config: Config) -> list[str]:
+    """The command line that asks for a config: every field that is not the task's default."""
+    words = ["train", config.task]
+    for name, value in {**_flat(config)}.items():
+        if value is None or name == "task":
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            group, _, last = name.rpartition(".")
+            words.append(option if value else f"--{group + '.' if group else ''}no-{last.replace('_', '-')}")
+        else:
+            words += [option, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    return words
+
+
+def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in vars(config).items():
+        flat |= _flat(value, f"{name}.") if hasattr(value, "__dataclass_fields__") else {prefix + name: value}
+    return flat
+
+
+def test_a_full_disk_at_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reference = training.train(tiny(tmp_path / "reference")).runs[0]
+    config = tiny(tmp_path / "out")
+    write, calls = checkpoint._write_file, []
+
+    def full(path: Path, produce: Any) -> Any:
+        if "step_000000000150" in str(path):
+            calls.append(path.name)
+            if len(calls) == 3:
+                path.write_bytes(b"half a file")
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, produce)
+
+    monkeypatch.setattr(checkpoint, "_write_file", full)
+    capsys.readouterr()
+    assert cli.main(command(config)) == 1
+    (run,) = (tmp_path / "out").iterdir()
+    (error,) = capsys.readouterr().err.splitlines()
+    folder = run / "checkpoints" / "step_000000000150"
+    assert error.startswith(f"warpsac: cannot write checkpoint {folder} (no space left on device")
+    assert error.endswith("the checkpoint of step 75 is kept")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step_000000000075"]
+    assert state_of(run)["info/interaction"] == 25
+    assert cli.main(["train", "--resume", str(run)]) == 0
+    assert_same_run(run, reference)
+
+
+def test_a_full_disk_at_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from warpsac import rundir
+
+    write = rundir._write
+
+    def full(descriptor: int, data: bytes) -> None:
+        if b'"step": 84,' in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(descriptor, data)
+
+    monkeypatch.setattr(rundir, "_write", full)
+    assert cli.main(command(tiny(tmp_path))) == 1
+    (run,) = tmp_path.iterdir()
+    error = f"warpsac: cannot write {run / 'metrics.jsonl'} (no space left on device)\n"
+    assert capsys.readouterr().err == error
+    monkeypatch.undo()
+    assert checkpoint.steps(run / "checkpoints") == [75]
+
+
+def test_an_output_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert cli.main(command(tiny(tmp_path / "file"))) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"warpsac: cannot create run folder {tmp_path / 'file' / 'probe-point-warpsac-l-seed1'}: ")
+    assert error.count("\n") == 1
+
+
+def test_the_command_line_says_the_same_as_the_config(tmp_path: Path) -> None:
+    config, _ = cli.train_config(command(tiny(tmp_path))[1:])
+    assert to_json(config) == to_json(tiny(tmp_path))
+    assert config.warmup_interactions == WARMUP
