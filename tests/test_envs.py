@@ -365,15 +365,16 @@ def test_termination_and_truncation_with_their_true_last_observations() -> None:
         env, plain = envs.make(task, 1), gym.build_single(task)
         np.testing.assert_array_equal(env.reset(5)[0], plain.reset(seed=reset_seed(5, 0))[0].astype(np.float32))
         rng = np.random.default_rng(0)
-        for length in range(1, 1001):
+        length, terminated, truncated = 0, False, False
+        while not (terminated or truncated):
+            length += 1
             action = rng.uniform(-1, 1, env.spec.action_dim).astype(np.float32)
             result = step(env, action[None]).result
             obs, reward, terminated, truncated, _ = plain.step(action)
             assert result.reward[0] == np.float32(reward)
             assert (result.terminated[0], result.truncated[0]) == (terminated, truncated)
-            if terminated or truncated:
-                break
-            np.testing.assert_array_equal(result.obs[0], obs.astype(np.float32))
+            if not (terminated or truncated):
+                np.testing.assert_array_equal(result.obs[0], obs.astype(np.float32))
         assert result.final_obs[0].tolist() == obs.astype(np.float32).tolist()
         assert (terminated, truncated) == (ends == "terminated", ends == "truncated")
         assert (length == 1000) == truncated

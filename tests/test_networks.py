@@ -229,6 +229,17 @@ def test_batch_statistics_survive_a_large_offset() -> None:
     np.testing.assert_allclose(y, (wide - wide.mean(1)[:, None]) / wide.std(1)[:, None], atol=5e-3)
 
 
+def test_what_keeps_small_numbers_finite() -> None:
+    """1e-5 beside the variance of a BatchNorm, 1e-6 beside the mean square of the RMSNorm."""
+    x = jnp.tile(jnp.asarray([[1e-3, -1e-3]]), (3, 4))  # variance 1e-6
+    y, _ = networks.batch_norm(x, Affine(jnp.ones(3), jnp.zeros(3)), None)
+    np.testing.assert_allclose(y, np.asarray(x) / np.sqrt(1e-6 + 1e-5), rtol=1e-4)
+    y, _ = networks.batch_norm(x, Affine(jnp.ones(3), jnp.zeros(3)), Moments(jnp.zeros(3), jnp.full(3, 1e-6)))
+    np.testing.assert_allclose(y, np.asarray(x) / np.sqrt(1e-6 + 1e-5), rtol=1e-4)
+    y = networks.rms_norm(x, jnp.full(3, 2.0))
+    np.testing.assert_allclose(y, 2 * np.asarray(x) / np.sqrt(1e-6 + 1e-6), rtol=1e-4)
+
+
 def test_constant_features_stay_finite() -> None:
     affine = Affine(jnp.ones(3), jnp.full(3, 0.25))
     y, used = networks.batch_norm(jnp.full((3, 8), 7.3), affine, None)

@@ -52,15 +52,18 @@ def target_distribution(
     u_0 = ((reward + discount * (support[0] + entropy_bonus) - support[0]) / spacing)[:, None]
     step = discount[:, None]
 
-    # Inside the support: the few atoms that can reach each cell.
+    # Inside the support: the few atoms that can reach each cell. Mass and place come by one gather: a
+    # compiler may compute `first` twice, rounded differently, and must not pair one atom's mass with
+    # another's place.
+    table = jnp.stack([probs, u_0 + step * cell], axis=-1)
     window = count if least_discount <= 0 else min(count, math.floor(2 / least_discount) + 3)
     first = jnp.floor((cell - 1 - u_0) / jnp.where(step > 0, step, 1.0))
     first = jnp.clip(first, 0, count - window)
     inside = jnp.zeros_like(probs)
     for offset in range(window):
-        atom = first + offset
-        mass = jnp.take_along_axis(probs, atom.astype(jnp.int32), axis=1, mode="promise_in_bounds")
-        inside += mass * jnp.maximum(0.0, 1.0 - jnp.abs(u_0 + step * atom - cell))
+        atom = (first + offset).astype(jnp.int32)[..., None]
+        mass, place = jnp.moveaxis(jnp.take_along_axis(table, atom, axis=1, mode="promise_in_bounds"), -1, 0)
+        inside += mass * jnp.maximum(0.0, 1.0 - jnp.abs(place - cell))
     inside = jnp.where(step > 0, inside, jnp.maximum(0.0, 1.0 - jnp.abs(u_0 - cell)))
 
     # At both ends: all that was clipped there as well.

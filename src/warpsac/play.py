@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,11 @@ def _writer(path: Path, rate: float) -> Iterator[Any]:
         raise UserError(f"{path}: the video must be an .mp4 file")
     beside = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never stands under the final name
     try:
-        with imageio.get_writer(str(beside), fps=rate, macro_block_size=2, quality=7) as video:
-            yield video
+        with warnings.catch_warnings():
+            # The encoder is another program, begun at the first image: JAX's fear of a fork is unfounded.
+            warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
+            with imageio.get_writer(str(beside), fps=rate, macro_block_size=2, quality=7) as video:
+                yield video
         os.replace(beside, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {in_words(error)}") from error

@@ -58,7 +58,8 @@ def build_single(name: str, render: bool = False) -> Any:
         warnings.filterwarnings("ignore", message=".*Overriding environment.*")
         try:
             # An environment that cannot be drawn need not know of `render_mode`.
-            env = gymnasium.make(name, disable_env_checker=True, **({"render_mode": "rgb_array"} if render else {}))
+            drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
+            env = gymnasium.make(name, disable_env_checker=True, **drawing)
         except gymnasium.error.DependencyNotInstalled as error:
             missing = "mujoco" if "mujoco" in str(error).lower() else None
             raise ImportError(str(error), name=missing) from error

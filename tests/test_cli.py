@@ -1,0 +1,407 @@
+"""The command line: what it accepts, what it says, and the exit codes 0, 1, 2 and 128 + signal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from runs import assert_same_run, rows_of, tiny
+from warpsac import checkpoint, cli, play, training
+from warpsac.config import Config, resolve
+from warpsac.tasks import EXTRAS, all_tasks
+
+SMALL = [
+    "--env.num-envs",
+    "3",
+    "--total-steps",
+    "270",
+    "--learning-starts",
+    "60",
+    "--replay.capacity",
+    "150",
+    "--replay.batch-size",
+    "16",
+    "--replay.n-step",
+    "3",
+    "--replay.decay-steps",
+    "40",
+    "--learner.actor-width",
+    "8",
+    "--learner.critic-width",
+    "8",
+    "--learner.actor-blocks",
+    "1",
+    "--learner.critic-blocks",
+    "1",
+    "--learner.expansion",
+    "2",
+    "--learner.atoms",
+    "21",
+    "--eval.every",
+    "120",
+    "--eval.episodes",
+    "2",
+    "--eval.num-envs",
+    "2",
+    "--checkpoint.every",
+    "75",
+    "--log.every",
+    "7",
+    "--log.no-tensorboard",
+]
+
+
+def main(*words: str) -> int:
+    """The exit code, also where the option parser ends the program itself."""
+    try:
+        return cli.main(list(words))
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def fails(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    """The one line with which a command fails."""
+    capsys.readouterr()
+    assert main(*words) == code
+    error = capsys.readouterr().err
+    assert error.startswith("warpsac: ")
+    assert error.count("\n") == 1
+    return error.removeprefix("warpsac: ").rstrip()
+
+
+def config_of(*words: str) -> Config:
+    return cli.train_config(list(words))[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = tiny(tmp_path_factory.mktemp("cli"), stop_at=15, eval={"every": 0})
+    return training.train(config).runs[0]
+
+
+# --- help
+
+
+def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 2
+    assert main("--help") == 0
+    assert "check-env ID" in capsys.readouterr().out
+    assert main("--version") == 0
+    assert capsys.readouterr().out.startswith("warpsac ")
+    assert main("trian") == 2
+    assert "unknown command 'trian'; commands: train, eval, play, tasks, check-env" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "play", "tasks", "check-env"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command, "--help") == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: warpsac")
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("train", "HalfCheetah-v4", "--help") == 0
+    out = capsys.readouterr().out
+    for name in _fields(Config()):
+        if name != "task":
+            assert f"--{name.replace('_', '-')}" in out or f"--{name.replace('_', '-')}"[2:] in out
+    assert "warpsac train my_package:MyEnv-v0" in out
+    assert "1000000" in out
+
+
+# --- settings
+
+
+def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found |= _fields(value, f"{prefix}{field.name}.")
+        else:
+            found[prefix + field.name] = value
+    return found
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "variant": "flashsac", "profile": "demo", "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77,
+    "time_budget": 9.5, "env.action_limit": 2.5, "env.impl": None, "env.menagerie": "folder",
+    "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
+    "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
+    "learner.critic_blocks": 1, "learner.compute": "bfloat16", "checkpoint.replay": "never",
+    "log.wandb_project": "project", "learner.gamma": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in _fields(Config()) if name not in ("task", "profile")])
+def test_every_setting_can_be_set(name: str) -> None:
+    default = _fields(config_of("probe-point"))[name]
+    if name in OTHER_VALUES:
+        value = OTHER_VALUES[name]
+    elif isinstance(default, bool):
+        value = not default
+    else:
+        value = default + 1 if isinstance(default, int) else default / 2
+    if value is None:
+        pytest.skip("a choice of the simulator's own")
+    option = f"--{name.replace('_', '-')}"
+    if isinstance(value, bool):
+        group, _, last = option[2:].rpartition(".")
+        words = [option if value else f"--{group}{'.' if group else ''}no-{last}"]
+    else:
+        words = [option, *(map(str, value) if isinstance(value, tuple) else [str(value)])]
+    settings = _fields(config_of("probe-point", *words))
+    assert settings[name] == value
+    if name not in ("variant", "env.num_envs"):  # these two choose others
+        changed = {other for other in settings if settings[other] != _fields(config_of("probe-point"))[other]}
+        assert changed == {name}
+
+
+def test_seed_is_another_word_for_seeds() -> None:
+    assert config_of("probe-point", "--seed", "5").seeds == (5,)
+
+
+def test_variant_and_profile_set_what_they_stand_for() -> None:
+    flash = config_of("probe-point", "--variant", "flashsac", "--profile=demo", "--replay.batch-size", "7")
+    assert (flash.replay.decay_steps, flash.learner.projection, flash.learner.critics) == (0, True, 2)
+    assert (flash.total_steps, flash.replay.batch_size, flash.profile) == (30_000, 7, "demo")
+    single = config_of("HalfCheetah-v4", "--variant=warpsac-a")
+    assert (single.replay.decay_steps, single.learner.projection, single.learner.critics) == (80_000, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "variant", "profile", "reason"),
+    [
+        (["HalfCheetah-v4"], "warpsac-l", "cpu", "data-limited regime (HalfCheetah-v4 of the mujoco family)"),
+        (["G1JoystickFlatTerrain"], "warpsac-a", "playground", "data-abundant regime (G1JoystickFlatTerrain of the"),
+        (["probe-point"], "warpsac-l", "cpu", "data-limited regime (1 environment of your own task)"),
+        (["probe-point", "--env.num-envs", "63"], "warpsac-l", "cpu", "(63 environments of your own task)"),
+        (["probe-point", "--env.num-envs=64"], "warpsac-a", "mjlab", "data-abundant regime (64 environments of"),
+        (["probe-point", "--env.num_envs", "64", "--variant", "flashsac"], "flashsac", "mjlab", "flashsac: as asked"),
+    ],
+)
+def test_the_regime_chooses_the_variant_and_says_why(words: list[str], variant: str, profile: str, reason: str) -> None:
+    config, line = cli.train_config(words)
+    assert (config.variant, config.profile) == (variant, profile)
+    assert line.startswith(f"variant {variant}: ")
+    assert reason in line
+    if "--env.num_envs" in words:
+        assert config.env.num_envs == 64
+
+
+def test_invalid_settings_name_field_value_and_range(capsys: pytest.CaptureFixture[str]) -> None:
+    def complaint(*words: str) -> str:
+        return fails(capsys, "train", "probe-point", *words)
+
+    assert complaint("--learner.gamma", "1.5") == "learner.gamma = 1.5: must be at least 0 and below 1"
+    assert complaint("--env.num-envs", "0") == "env.num_envs = 0: must be at least 1"
+    assert complaint("--learning-starts", "1").startswith("learning_starts = 1: must be at least (replay.n_step + 1)")
+    assert complaint("--variant", "sac").startswith("variant = 'sac': must be one of warpsac-l, warpsac-a, ")
+    assert complaint("--profile", "x").startswith("profile = 'x': must be one of cpu, demo, ")
+    assert complaint("--name", "a/b") == "name = 'a/b': must be a plain folder name without '/'"
+    assert complaint("--seeds", "1", "1") == "seeds = (1, 1): must not name a seed twice"
+
+
+def test_words_that_are_no_option_or_no_number_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--replay.batch-size", "many"], ["--replay.batchsize", "3"], ["--replay.sampler", "best"]):
+        assert main("train", "probe-point", *words) == 2
+        error = capsys.readouterr().err
+        assert words[0] in error or words[1] in error
+        assert "Traceback" not in error
+
+
+def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fails(capsys, "train", "HalfCheeta-v4").startswith(
+        "unknown task 'HalfCheeta-v4': did you mean HalfCheetah-v4"
+    )
+    assert fails(capsys, "train", "no_such_module:Robot-v0").startswith("task 'no_such_module:Robot-v0': cannot import")
+    assert fails(capsys, "train").startswith("train needs a task first")
+    assert fails(capsys, "train", "dog-run") == "dog-run: the dmc family is not in this version of warpsac"
+    assert fails(capsys, "check-env", "Hopper-v3").startswith("unknown task 'Hopper-v3': did you mean Hopper-v4")
+
+
+def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_bytes(b"\x00\xff")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_bytes(b"\x00\xff{")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"tasks": 3}')
+    for command in (["train", "--resume"], ["eval"], ["play"]):
+        for name, complaint in (
+            ("nowhere", "no such folder"),
+            ("file", "not a folder"),
+            (".", "not a run folder"),
+            ("broken", "config.json: not a text file"),
+            ("other", "unknown setting tasks"),
+        ):
+            assert complaint in fails(capsys, *command, str(tmp_path / name))
+    assert "did you mean" in fails(capsys, "eval", str(run.parent))
+    assert fails(capsys, "eval", str(run), "--episodes", "0") == "episodes = 0: must be at least 1"
+    assert fails(capsys, "play", str(run), "--steps", "0") == "steps = 0: must be at least 1"
+    assert "cannot be drawn" in fails(capsys, "play", str(run))
+    assert fails(capsys, "tasks", "--family", "x").startswith("family = 'x': must be one of mujoco, dmc, ")
+
+
+# --- tasks
+
+
+def test_the_list_of_tasks_fits_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("tasks") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for task in all_tasks():
+        assert sum(line.split()[:1] == [task.name] for line in lines) == 1
+    assert [line.split(":")[0] for line in lines if ": data-" in line] == list(EXTRAS)
+    assert lines[0].startswith("mujoco: data-limited, ")
+    (cheetah,) = [line.split() for line in lines if "HalfCheetah-v4" in line]
+    assert cheetah == ["HalfCheetah-v4", "17", "6", "-289.415", "18,165"]
+    (g1,) = [line.split() for line in lines if "G1JoystickFlatTerrain" in line]
+    assert g1[1] == "103/216"
+    assert any("100 %" in line for line in lines)
+
+
+def test_the_list_of_tasks_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("tasks", "--family", "mujoco", "--json") == 0
+    tasks = json.loads(capsys.readouterr().out)
+    assert {task["family"] for task in tasks} == {"mujoco"}
+    assert {"name", "regime", "status", "random_score"} <= tasks[0].keys()
+    assert {task.family for task in all_tasks()} == set(EXTRAS)
+
+
+# --- check-env, eval, play
+
+
+def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("check-env", "Own-v0") == 0
+    out = capsys.readouterr().out
+    assert "     ok  observation: 4 numbers\n" in out
+    assert out.endswith("Own-v0 fits: warpsac train Own-v0\n")
+    assert main("check-env", "CartPole-v1") == 1
+    assert capsys.readouterr().out == (
+        "problem  CartPole-v1: action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
+    )
+
+
+def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("eval", str(run), "--episodes", "3", "--json") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["task"], row["step"], row["eval/episodes"], row["eval/length"] <= 25) == ("probe-point", 15, 3, True)
+    assert main("eval", str(run), "--episodes", "3", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == row
+    assert main("eval", str(run), "--episodes", "3") == 0
+    assert f"{row['eval/return']:.2f}" in capsys.readouterr().out
+
+
+def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(play, "record", lambda policy, *rest: asked.append(rest) or 12.5)
+    assert main("play", str(run), "--steps", "9") == 0
+    assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
+    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} (return 12.5)\n")
+    assert asked == [("probe-point", run / "policy.mp4", 9, 0), ("probe-point", tmp_path / "a.mp4", 1000, 4)]
+
+
+# --- as a program of its own
+
+
+def program(*words: str, **options: Any) -> Any:
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "warpsac.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment, **options,
+    )  # fmt: skip
+
+
+def wait_for_rows(out: Path, process: Any, count: int) -> Path:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        for metrics in out.glob("*/metrics.jsonl"):
+            if metrics.read_bytes().count(b"\n") >= count:
+                return metrics.parent
+        time.sleep(0.01)
+    raise AssertionError(f"no rows: {process.communicate()}")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    """A training program, interrupted at some moment and gone on with, equals one that was left alone."""
+    config = tiny(tmp_path / "reference", total_steps=6000, checkpoint={"every": 1500}, eval={"every": 0})
+    process = program(
+        "train", "probe-point", *SMALL, "--total-steps", "6000", "--checkpoint.every", "1500", "--eval.every", "0",
+        "--out", str(tmp_path / "out"),
+    )  # fmt: skip
+    run = wait_for_rows(tmp_path / "out", process, 6)
+    process.send_signal(number)
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert error == ""
+    assert f"stopped by signal; go on with: warpsac train --resume {run}" in out
+    assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
+    (step,) = checkpoint.steps(run / "checkpoints")[-1:]
+    assert step < 6000
+    stopped_at = step + 150
+    assert training.resume([run], stop_at=stopped_at).finished
+    reference = training.train(dataclasses.replace(config, stop_at=stopped_at)).runs[0]
+    assert_same_run(run, reference)
+    assert rows_of(run)[-1]["kind"] == "eval"
+
+
+@pytest.mark.slow
+def test_an_own_environment_in_the_current_folder(tmp_path: Path) -> None:
+    """Trained to the end, with a learning curve, by nothing but the documented command."""
+    (tmp_path / "my_robot.py").write_text(
+        """
+import gymnasium
+import numpy as np
+
+
+class Arm(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Box(-2, 2, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.x = self.np_random.normal(size=4)
+        return self.x.astype(np.float32), {}
+
+    def step(self, action):
+        self.x[:2] += 0.1 * action
+        return self.x.astype(np.float32), -float(np.abs(self.x).sum()), False, False, {}
+
+
+gymnasium.register("Arm-v0", Arm, max_episode_steps=10)
+"""
+    )
+    words = ["train", "my_robot:Arm-v0", *SMALL, "--stop-at", "75", "--out", "runs"]
+    out, error = program(*words, cwd=tmp_path).communicate(timeout=120)
+    assert error == ""
+    run = tmp_path / "runs" / "my_robot-Arm-v0-warpsac-l-seed1"
+    assert f"next: warpsac eval {run.relative_to(tmp_path)}" in out
+    assert out.count("compiling the collector ...") == out.count("compiling the learner ...") == 1
+    assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["step"] for row in rows_of(run) if row["kind"] == "eval"] == [0, 75]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    command = f"{sys.executable} -m warpsac.cli tasks | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("mujoco: ")
+    assert done.stderr == ""
+
+
+def test_defaults_of_an_own_task_are_those_of_its_regime() -> None:
+    assert "Own-v0" in gymnasium.registry
+    assert config_of("Own-v0") == resolve("Own-v0", num_envs=None)[0]
