@@ -86,16 +86,16 @@ def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path, monk
     assert stored == [66, 69, 66]
 
 
-def test_no_program_is_traced_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("placement", "own"), [("device", {"store", "sample"}), ("host", {"observe", "sample_keys"})])
+def test_no_program_is_traced_twice(tmp_path: Path, placement: str, own: set[str]) -> None:
+    """From the first interaction to the last, across rows, evaluations and checkpoints."""
     engine.compile_programs.cache_clear()
-    for placement in ("device", "host"):
-        with HostLoop(tiny(tmp_path, replay={"placement": placement})) as loop:
-            loop.start()
-            loop.run()
-        traces = loop.engine.programs.traces()
-    used = {name: count for name, count in traces.items() if name != "cut"}
-    assert used == dict.fromkeys(used, 1)
-    assert {"act", "act_randomly", "act_best", "store", "learn0", "learn1", "sample", "sample_keys"} <= used.keys()
+    with HostLoop(tiny(tmp_path, replay={"placement": placement})) as loop:
+        loop.start()
+        loop.run()
+    traces = loop.engine.programs.traces()
+    shared = {"act_randomly", "act", "act_best", "policy_of", "reward_scale", "learn0", "learn1"}
+    assert {name: count for name, count in traces.items() if count} == dict.fromkeys(shared | own, 1)
 
 
 # --- rows, evaluations, checkpoints

@@ -7,6 +7,7 @@ Nothing about a simulator leaks out of its file: importing this module imports n
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -113,7 +114,10 @@ FAMILIES = {
     "gymnasium": "warpsac.envs.gym",
     "playground": "warpsac.envs.playground",
     "probe": "warpsac.envs.probe",
+    "probe-native": "warpsac.envs.probe_native",
 }
+# Families whose simulator is compiled with the learner: their environments are `NativeEnv`s.
+NATIVE_FAMILIES = ("playground", "probe-native")
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,14 @@ class Target:
 
     @property
     def regime(self) -> Regime | None:
-        return self.task.regime if self.task else None
+        if self.task is None:
+            return "abundant" if self.family == "playground" else None
+        return self.task.regime
+
+    @property
+    def native(self) -> bool:
+        """Whether simulator and learner are one program."""
+        return self.family in NATIVE_FAMILIES
 
 
 def lookup(name: str) -> Target:
@@ -135,18 +146,31 @@ def lookup(name: str) -> Target:
     if task is not None:
         return Target(task.name, task.family, task)
     if name.startswith("probe-"):
-        from warpsac.envs import probe
+        from warpsac.envs import probe, probe_native
 
         if name in probe.TASKS:
             return Target(name, "probe", None)
-        raise UserError(f"unknown task '{name}'; probe tasks: {', '.join(probe.TASKS)}")
+        if name in probe_native.TASKS:
+            return Target(name, "probe-native", None)
+        raise UserError(f"unknown task '{name}'; probe tasks: {', '.join((*probe.TASKS, *probe_native.TASKS))}")
     from warpsac.envs import gym
 
     if gym.is_registered(name):
         return Target(name, "gymnasium", None)
+    if name in _playground_names():
+        return Target(name, "playground", None)
     near = list(dict.fromkeys(suggestions(name) + suggestions(name, gym.registered_ids())))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     raise UserError(f"unknown task '{name}': {hint}")
+
+
+def _playground_names() -> list[str]:
+    """Playground's own tasks; asked last, because importing it takes seconds."""
+    if importlib.util.find_spec("mujoco_playground") is None:
+        return []
+    from warpsac.envs import playground
+
+    return playground.known_names()
 
 
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:

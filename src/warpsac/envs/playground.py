@@ -9,6 +9,8 @@ step is marked and never learned from.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,13 +29,19 @@ EPISODE_LIMIT = 1000
 MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
 
 
+def _import_playground() -> Any:
+    """The package; without warp-lang it prints that it has none, which is no news to anybody."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        import mujoco_playground
+    return mujoco_playground
+
+
 def known_names() -> list[str]:
     """The tasks of the installed Playground; empty without it."""
     try:
-        from mujoco_playground import registry
+        return sorted(_import_playground().registry.ALL_ENVS)
     except ImportError:
         return []
-    return sorted(registry.ALL_ENVS)
 
 
 class State(NamedTuple):
@@ -157,8 +165,7 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> P
 
 
 def _load(task: str, config: EnvConfig, impl: str) -> Any:
-    from mujoco_playground import registry
-
+    registry = _import_playground().registry
     if task not in registry.ALL_ENVS:
         raise UserError(f"{task}: the installed MuJoCo Playground has no such task")
     settings = registry.get_default_config(task)
@@ -185,8 +192,7 @@ def _choose_impl(asked: str) -> str:
 
 def _find_menagerie(task: str, config: EnvConfig) -> None:
     """Point Playground to the robot meshes: a folder of the user's, or what it has fetched before."""
-    from mujoco_playground import locomotion, manipulation
-    from mujoco_playground._src import mjx_env
+    from mujoco_playground._src import locomotion, manipulation, mjx_env
 
     if task not in (*locomotion.ALL_ENVS, *manipulation.ALL_ENVS):
         return  # the control suite brings its own models
@@ -210,8 +216,7 @@ def _find_menagerie(task: str, config: EnvConfig) -> None:
 
 
 def _randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
-    from mujoco_playground import registry
-
+    registry = _import_playground().registry
     randomize = registry.get_domain_randomizer(task)
     if randomize is None:
         raise UserError(f"env.randomize = True: {task} has no domain randomisation")
