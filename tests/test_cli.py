@@ -300,22 +300,22 @@ def wait_for_rows(out: Path, process: Any, count: int) -> Path:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
     """A training program, interrupted at some moment and gone on with, equals one that was left alone."""
-    config = tiny(tmp_path / "reference", total_steps=6000, checkpoint={"every": 1500}, eval={"every": 0})
-    longer = "--total-steps=6000 --checkpoint.every=1500 --eval.every=0"
+    longer = "--total-steps=6000 --checkpoint.every=1500 --eval.every=0 --learner.policy-delay=1"
+    reference = tmp_path / "reference"
+    config, _ = cli.train_config(["probe-point", *f"{SMALL} {longer}".split(), "--out", str(reference)])
     process = program("train", "probe-point", *f"{SMALL} {longer}".split(), "--out", str(tmp_path / "out"))
     run = wait_for_rows(tmp_path / "out", process, 6)
     process.send_signal(number)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert error == ""
-    assert f"stopped by signal; go on with: warpsac train --resume {run}" in out
+    assert f"stopped by {number.name}; go on with: warpsac train --resume {run}" in out
     assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
     (step,) = checkpoint.steps(run / "checkpoints")[-1:]
     assert step < 6000
     stopped_at = step + 150
     assert training.resume([run], stop_at=stopped_at).finished
-    reference = training.train(dataclasses.replace(config, stop_at=stopped_at)).runs[0]
-    assert_same_run(run, reference)
+    assert_same_run(run, training.train(dataclasses.replace(config, stop_at=stopped_at)).runs[0])
     assert rows_of(run)[-1]["kind"] == "eval"
 
 

@@ -106,6 +106,7 @@ def test_state_put_back_goes_on_exactly(task: str) -> None:
 
 
 def test_a_state_that_is_no_numbers_or_cannot_be_had_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not envs.make("Forgetful-v0", 1).spec.restorable
     assert envs.make("Forgetful-v0", 1).get_state() is None
     env = envs.make("Own-v0", 1)
     env.reset(0)

@@ -205,15 +205,15 @@ def test_a_capacity_that_fits_nowhere_is_refused_before_a_run_folder_is_made(tmp
 
 @pytest.mark.slow
 def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
-    """Drifting at random gives less than -25, staying at the start -19; driving home gives about -6."""
+    """Drifting at random gives less than -25, staying at the start -19; driving home gives about -4."""
     outcome = api.train(
-        "probe-point", out=str(tmp_path), total_steps=6000, learning_starts=300,
-        env={"num_envs": 2}, replay={"capacity": 6000, "batch_size": 64, "decay_steps": 1000},
+        "probe-point", out=str(tmp_path), total_steps=8000, learning_starts=300,
+        env={"num_envs": 2}, replay={"capacity": 8000, "batch_size": 64, "decay_steps": 1000},
         learner={"actor_width": 16, "critic_width": 16, "actor_blocks": 1, "critic_blocks": 1, "expansion": 2,
                  "atoms": 51, "gamma": 0.9, "policy_delay": 1, "learning_rate": 1e-3, "final_learning_rate": 1e-3},
-        eval={"every": 6000, "episodes": 20, "num_envs": 20}, checkpoint={"every": 0},
+        eval={"every": 8000, "episodes": 20, "num_envs": 20}, checkpoint={"every": 0},
         log={"every": 500, "tensorboard": False},
     )  # fmt: skip
     before, after = (row for row in rows_of(outcome.runs[0]) if row["kind"] == "eval")
     assert before["eval/return"] < -25
-    assert after["eval/return"] > -10
+    assert after["eval/return"] > -6

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -150,7 +151,7 @@ def _parse(options: Any, words: list[str], command: str, **more: Any) -> Any:
 
 
 def _train(words: list[str]) -> int:
-    from warpsac import runtime, training
+    from warpsac import resuming, runtime, training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         asked: ResumeOptions = _parse(ResumeOptions, words, "train")
@@ -162,11 +163,13 @@ def _train(words: list[str]) -> int:
         outcome = training.train(config, [reason])
     for path in outcome.runs:
         print(f"run folder: {path}")
-        print(f"learning curve: {path / 'curve.png'}")
+        if (path / "curve.png").exists():
+            print(f"learning curve: {path / 'curve.png'}")
     if outcome.finished:
         print(f"next: warpsac eval {outcome.runs[0]}")
         return 0
-    print(f"stopped by {outcome.reason}; go on with: {training.resume_command(outcome.runs)}")
+    reason = signal.Signals(outcome.signal).name if outcome.signal else outcome.reason
+    print(f"stopped by {reason}; go on with: {resuming.command(outcome.runs)}")
     return 128 + outcome.signal if outcome.signal else 0
 
 

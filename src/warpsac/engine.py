@@ -86,7 +86,7 @@ def compile_programs(setup: Setup) -> Programs:
         learn=tuple(
             jax.jit(bind(learn, phase=phase), donate_argnums=(0, 3)) for phase in range(setup.agent.config.policy_delay)
         ),
-        sample_keys=jax.jit(interaction.sample_keys),
+        sample_keys=jax.jit(lambda keys, update: interaction.sample_keys(keys, update)),
         policy_of=jax.jit(lambda policy, seed: jax.tree.map(lambda leaf: leaf[seed], policy)),
         reward_scale=jax.jit(jax.vmap(lambda state: normalize.scale(state, setup.agent.config.value_limit))),
     )

@@ -27,6 +27,7 @@ from warpsac.sac import Exploration, Learner, Policy
 from warpsac.types import Array, StepResult
 
 Mode = Literal["random", "policy", "learn"]  # warm-up, refill after resume, training
+MODES: tuple[Mode, ...] = ("random", "policy", "learn")
 
 
 class Running(NamedTuple):
@@ -163,10 +164,11 @@ class FusedEngine(Engine):
         self.env, self.evaluation_env = env, evaluation_env
         reset = jax.jit(over_seeds(env.reset, len(seeds)))
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
-        self.env_state, self.obs = jax.tree.map(jnp.copy, reset(_reset_keys(seeds)))
+        self.env_state, self.obs = jax.tree.map(jnp.copy, reset(reset_keys(seeds)))
         super().__init__(setup, seeds, "device", self.obs)
         self.episodes = no_episodes(len(seeds), setup.ring.num_envs)
-        self._advance = jax.jit(
+        self._used: set[tuple[Mode, int, int]] = set()
+        self._advance: Any = jax.jit(
             functools.partial(advance, setup, env),
             static_argnames=("mode", "phase", "interactions"),
             donate_argnums=0,
@@ -180,26 +182,7 @@ class FusedEngine(Engine):
         for rounds, interactions in ((count // whole, whole), *(((1, 1),) * (count % whole))):
             if rounds == 0:
                 continue
-            phase = self.updates % self.setup.agent.config.policy_delay if mode == "learn" else 0
-            state = State(
-                self.env_state,
-                self.obs,
-                self.learner,
-                self.exploration,
-                self.ring,
-                self.scale,
-                self.sums,
-                self.episodes,
-            )
-            state = self._advance(
-                state,
-                self.keys,
-                np.int32(counter),
-                np.int32(rounds),
-                mode=mode,
-                phase=phase,
-                interactions=interactions,
-            )
+            state = self._advance(*self._arguments(counter, rounds), **self._program(mode, interactions))
             self.env_state, self.obs, self.learner, self.exploration = state[:4]
             self.ring, self.scale, self.sums, self.episodes = state[4:]
             done = rounds * interactions
@@ -208,6 +191,28 @@ class FusedEngine(Engine):
             if mode == "learn":
                 self.updates += done * per_step
                 self._count_at_last_learn = self.stored
+
+    def _arguments(self, counter: int, rounds: int) -> tuple[State, Keys, np.int32, np.int32]:
+        state = State(
+            self.env_state, self.obs, self.learner, self.exploration, self.ring, self.scale, self.sums, self.episodes
+        )
+        return state, self.keys, np.int32(counter), np.int32(rounds)
+
+    def _program(self, mode: Mode, interactions: int) -> dict[str, Any]:
+        """What the compiled program depends on, besides the setup."""
+        phase = self.updates % self.setup.agent.config.policy_delay if mode == "learn" else 0
+        self._used.add((mode, phase, interactions))
+        return {"mode": mode, "phase": phase, "interactions": interactions}
+
+    def traces(self) -> dict[str, int]:
+        """How many programs each mode of the loop has needed; they were traced as often."""
+        modes = [mode for mode, _, _ in self._used]
+        assert self._advance._cache_size() == len(modes), "a program was traced twice"
+        return {mode: modes.count(mode) for mode in MODES if mode in modes}
+
+    def lower(self, mode: Mode) -> Any:
+        """The program of a mode before compilation, to look into."""
+        return self._advance.lower(*self._arguments(0, 1), **self._program(mode, period(self.setup)))
 
     def evaluate(self, keys: Array) -> list[list[Episode]]:
         """The first episode of each evaluation environment, for every seed."""
@@ -258,6 +263,6 @@ class FusedEngine(Engine):
         self.episodes = Running(**state)
 
 
-def _reset_keys(seeds: tuple[int, ...]) -> Array:
+def reset_keys(seeds: tuple[int, ...]) -> Array:
     """The stream that a run's environments begin from, apart from the learner's streams."""
     return jnp.stack([jax.random.fold_in(jax.random.key(seed), 1000) for seed in seeds])

@@ -19,7 +19,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-Phase = Literal["compiling", "collecting", "training", "evaluating", "saving"]
+Phase = Literal["compiling", "collecting", "training", "evaluating", "saving", "done"]
 Row = Mapping[str, Any]
 
 UNKNOWN = "—"

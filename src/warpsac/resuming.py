@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,11 @@ from warpsac.rundir import RunDir
 
 if TYPE_CHECKING:
     from warpsac.training import HostLoop
+
+
+def command(folders: Sequence[Path]) -> str:
+    """What to type to go on with these runs."""
+    return "warpsac train --resume " + " ".join(str(folder) for folder in folders)
 
 
 def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:

@@ -145,6 +145,8 @@ class HostLoop:
             if not signals.received:
                 self.evaluate(signals)
             self.save()
+        self.progress.phase("done")
+        self.progress.message(f"saved at step {self.step:,}")
         if self.step >= config.end_step and self.evaluated_at == self.step:
             return Outcome(self.paths, "finished")
         return Outcome(self.paths, "signal" if signals.received else "time budget", signals.received)
@@ -326,7 +328,7 @@ class HostLoop:
             # Some environments may have made the step that others failed at: their state is not saved,
             # and the resumed run begins new episodes.
             self.save(with_simulator=False)
-            raise TrainingStopped(f"{error}; saved, go on with: {resume_command(self.paths)}") from None
+            raise TrainingStopped(f"{error}; saved, go on with: {resuming.command(self.paths)}") from None
 
     def require_finite(self) -> None:
         """Stop, without saving, if a loss was not finite; the offending minibatch is kept for inspection."""
@@ -350,7 +352,3 @@ def _not_finite(run: RunDir, what: str) -> TrainingStopped:
     steps = checkpoint.steps(run.checkpoints)
     kept = f"the last good checkpoint is at step {steps[-1]:,}" if steps else "no checkpoint was made yet"
     return TrainingStopped(f"seed {run.seed}: {what}; {kept}; a smaller learner.learning_rate may help")
-
-
-def resume_command(paths: Sequence[Path]) -> str:
-    return "warpsac train --resume " + " ".join(str(path) for path in paths)

@@ -69,7 +69,8 @@ def build_single(name: str, render: bool = False) -> Any:
     # Only gymnasium's own: another MuJoCo environment may keep more than physics.
     if type(base).__module__.startswith("gymnasium.envs.mujoco."):
         return MujocoSnapshot(env)
-    if env.has_wrapper_attr("get_state") and env.has_wrapper_attr("set_state"):
+    methods = ("get_state", "set_state")
+    if all(env.has_wrapper_attr(name) and callable(env.get_wrapper_attr(name)) for name in methods):
         return Snapshot(env)
     return env
 
