@@ -218,9 +218,7 @@ def test_a_file_that_the_system_cuts_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("function", ["fsync", "rename"])
-def test_making_it_durable_or_final_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
-) -> None:
+def test_making_it_durable_or_final_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
     save(tmp_path, 1)
     before = contents(tmp_path)
 
@@ -253,9 +251,7 @@ def test_the_folder_cannot_be_made(tmp_path: Path) -> None:
         save(tmp_path / "checkpoints", 1)
 
 
-def test_an_interruption_while_saving_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_while_saving_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -290,9 +286,7 @@ def test_killed_at_any_moment_there_is_a_good_checkpoint_and_no_damaged_one(tmp_
     )
     for kill in range(6):
         folder = tmp_path / str(kill)
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         first = process.stdout.readline()
         time.sleep(0.0137 * kill)
@@ -309,9 +303,7 @@ def test_killed_at_any_moment_there_is_a_good_checkpoint_and_no_damaged_one(tmp_
 # --- keeping --------------------------------------------------------------------------------------------
 
 
-def test_old_ones_go_only_after_the_new_one_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_ones_go_only_after_the_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2, 3, 10_000_000_000_000):
         save(tmp_path, step, keep=2)
     assert checkpoint.steps(tmp_path) == [3, 10_000_000_000_000]
@@ -384,9 +376,7 @@ def garbage(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [Path.unlink, truncate, flip_in_the_middle, garbage])
 @pytest.mark.parametrize("file", FILES)
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
-    tmp_path: Path, file: str, damage: Any
-) -> None:
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: Path, file: str, damage: Any) -> None:
     save(tmp_path, 100)
     newest = save(tmp_path, 200)
     damage(newest / file)
@@ -424,9 +414,7 @@ def test_every_flipped_byte_of_every_file_is_found(tmp_path: Path) -> None:
     assert checkpoint.load(path).info == {"note": "x"}
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "null", "{}", "3", '{"checksum": 1}', '{"a":' * 100_000, "\x00" * 50]
-)
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", "3", '{"checksum": 1}', '{"a":' * 100_000, "\x00" * 50])
 def test_any_content_of_the_manifest_is_a_clear_error(tmp_path: Path, text: str) -> None:
     path = save(tmp_path, 7)
     (path / checkpoint.MANIFEST).write_text(text)

@@ -59,8 +59,7 @@ def test_plain_lines_at_a_sane_rate() -> None:
     assert lines[:3] == [
         "variant [x]: a reason that is longer than the console is wide",
         "compiling ...",
-        "step 0/10,000 (0.0%) | training | return 1,234.6 | critic 2.346 | actor -0.5 | entropy -3.25 | "
-        "alpha 0.0125",
+        "step 0/10,000 (0.0%) | training | return 1,234.6 | critic 2.346 | actor -0.5 | entropy -3.25 | alpha 0.0125",
     ]
     assert lines[3].startswith("step 2,000/10,000 (20.0%) | training | return 1,234.6")
     assert lines[3].endswith("| 1,000 steps/s | 0:00:08 left")

@@ -128,9 +128,7 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     )
 
     def resume_elsewhere() -> str:
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", code, str(run.path)], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
     assert resume_elsewhere() == f"{run.path}: another process is training in this folder"
@@ -305,9 +303,7 @@ def test_nothing_to_set_aside_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("killed_before", range(1, 9))
-def test_killed_while_setting_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: int
-) -> None:
+def test_killed_while_setting_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: int) -> None:
     """Whichever rename does not happen any more: the next attempt ends as if it had been the first."""
     run = interrupted(tmp_path)
     renames = 0
@@ -403,9 +399,7 @@ def test_tensorboard_gets_the_rows_and_the_purge(tmp_path: Path) -> None:
     assert [e.step for log in logs for e in log if e.session_log.status] == [11]
 
 
-def test_a_missing_tracker_is_said_before_anything_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_tracker_is_said_before_anything_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'warpsac\[wandb\]'"):
@@ -492,12 +486,8 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_curve_is_a_picture_whatever_there_is_to_draw(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[dict[str, float]] = [
-        {"step": 1000 * i, "return_mean": 100.0 * i, "return_std": 5.0} for i in range(5)
-    ]
+def test_the_curve_is_a_picture_whatever_there_is_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, float]] = [{"step": 1000 * i, "return_mean": 100.0 * i, "return_std": 5.0} for i in range(5)]
     path, pyplot_before = tmp_path / "curve.png", "matplotlib.pyplot" in sys.modules
     pictures = []
     for evaluations, best in (([], None), (rows[:1], None), (rows, None), (rows, 350.0)):
