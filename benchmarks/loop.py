@@ -62,7 +62,7 @@ def main() -> None:
         env={"num_envs": asked.num_envs, "impl": asked.impl},
         replay={"capacity": asked.capacity, "storage": asked.storage},
     )
-    env: Any = envs.make(config.task, asked.num_envs, config.env)
+    env: Any = envs.make_native(config.task, asked.num_envs, config.env)
     setup = make_setup(config, env.spec)
     engine = FusedEngine(setup, config.seeds, env, env)
     done = config.warmup_interactions

@@ -15,9 +15,10 @@ import pytest
 from runs import WARMUP, assert_same_run, rows_of, state_of, tiny
 from warpsac import checkpoint, cli, training
 from warpsac.config import Config, to_json
+from warpsac.engine import Engine
 from warpsac.envs import SimulatorFailed, make, probe
 from warpsac.errors import TrainingStopped
-from warpsac.training import HostLoop
+from warpsac.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -38,13 +39,13 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Any:
 def every_step(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the simulator of the training loop returned, step by step."""
     steps: list[Any] = []
-    store = training.Engine.store
+    store = Engine.store
 
     def watched(self: Any, action: np.ndarray, step: Any) -> None:
         steps.append((action, step))
         store(self, action, step)
 
-    monkeypatch.setattr(training.Engine, "store", watched)
+    monkeypatch.setattr(Engine, "store", watched)
     return steps
 
 

@@ -26,6 +26,8 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "interaction",
         "engine rundir evaluate",
         "policy fused resuming",
+        "loop",
+        "host_loop fused_loop",
         "training play",
         "api cli",
         "warpsac",

@@ -18,7 +18,7 @@ from runs import tiny
 from warpsac import api, checkpoint, play, training
 from warpsac.config import to_json
 from warpsac.errors import UserError
-from warpsac.training import HostLoop
+from warpsac.host_loop import HostLoop
 
 
 @pytest.fixture(scope="module")

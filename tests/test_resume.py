@@ -15,7 +15,7 @@ from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, 
 from warpsac import checkpoint, rundir, training
 from warpsac.config import Config
 from warpsac.errors import UserError
-from warpsac.training import HostLoop
+from warpsac.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -139,7 +139,7 @@ def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
 ) -> None:
     config, setting = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]), "3-steps-3-envs-1-seed"
-    original, calls = HostLoop._evaluation_row, []
+    original, calls = HostLoop._episodes_of, []
 
     def row(self: HostLoop, *arguments: Any) -> dict[str, Any]:
         calls.append(self.step)
@@ -147,7 +147,7 @@ def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, *arguments)
 
-    monkeypatch.setattr(HostLoop, "_evaluation_row", row)
+    monkeypatch.setattr(HostLoop, "_episodes_of", row)
     outcome = training.train(config)
     runs = outcome.runs
     assert (outcome.reason, rows_of(runs[0])) == ("signal", [])

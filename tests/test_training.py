@@ -13,9 +13,10 @@ import pytest
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 from warpsac import api, checkpoint, engine, rundir, training
+from warpsac import loop as loop_module
 from warpsac.config import Config
 from warpsac.errors import UserError
-from warpsac.training import HostLoop
+from warpsac.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -185,7 +186,7 @@ def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with HostLoop(tiny(tmp_path, time_budget=37.0)) as loop:
-        monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: float(loop.interaction)))
+        monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: float(loop.interaction)))
         loop.start()
         outcome = loop.run()
     assert (outcome.reason, outcome.finished) == ("time budget", False)

@@ -131,7 +131,7 @@ def advance(
     return jax.lax.fori_loop(0, rounds, body, state)
 
 
-def run_episodes(setup: Setup, env: NativeEnv, policy: Policy, key: Array) -> tuple[Array, Array, Array]:
+def run_episodes(agent: sac.Agent, env: NativeEnv, policy: Policy, key: Array) -> tuple[Array, Array, Array]:
     """Return, length and success of the first episode of each environment, under the best action."""
     env_state, obs = env.reset(key)
     num_envs = env.spec.num_envs
@@ -143,7 +143,7 @@ def run_episodes(setup: Setup, env: NativeEnv, policy: Policy, key: Array) -> tu
 
     def one_step(carry: Any) -> Any:
         env_state, obs, alive, (total, length, success) = carry
-        env_state, step = env.step(env_state, sac.best_action(setup.agent, policy, obs))
+        env_state, step = env.step(env_state, sac.best_action(agent, policy, obs))
         total = total + jnp.where(alive, step.reward, 0.0)
         length = length + alive
         if step.success is not None:
@@ -155,6 +155,14 @@ def run_episodes(setup: Setup, env: NativeEnv, policy: Policy, key: Array) -> tu
         return env_state, step.obs, alive & ~(step.terminated | step.truncated), (total, length, success)
 
     return jax.lax.while_loop(going, one_step, (env_state, obs, alive, nothing))[3]
+
+
+def as_episodes(found: tuple[Array, Array, Array], has_success: bool) -> list[Episode]:
+    """What `run_episodes` found, one record for each environment."""
+    return [
+        Episode(i, float(total), int(length), bool(success) if has_success else None)
+        for i, (total, length, success) in enumerate(zip(*found, strict=True))
+    ]
 
 
 class FusedEngine(Engine):
@@ -173,7 +181,7 @@ class FusedEngine(Engine):
             static_argnames=("mode", "phase", "interactions"),
             donate_argnums=0,
         )
-        one = functools.partial(run_episodes, setup, evaluation_env)
+        one = functools.partial(run_episodes, setup.agent, evaluation_env)
         self._evaluate = jax.jit(over_seeds(one, len(seeds)))
 
     def advance(self, counter: int, count: int, mode: Mode) -> None:
@@ -216,15 +224,9 @@ class FusedEngine(Engine):
 
     def evaluate(self, keys: Array) -> list[list[Episode]]:
         """The first episode of each evaluation environment, for every seed."""
-        totals, lengths, successes = jax.device_get(self._evaluate(self.learner.policy, keys))
+        found = jax.device_get(self._evaluate(self.learner.policy, keys))
         has_success = self.evaluation_env.spec.has_success
-        return [
-            [
-                Episode(i, float(total), int(length), bool(success) if has_success else None)
-                for i, (total, length, success) in enumerate(zip(*columns))
-            ]
-            for columns in zip(totals, lengths, successes)
-        ]
+        return [as_episodes(columns, has_success) for columns in zip(*found, strict=True)]
 
     def read_episodes(self) -> list[dict[str, float]]:
         """Metrics of the training episodes that ended since the last reading, for each seed."""

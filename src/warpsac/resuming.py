@@ -10,12 +10,11 @@ import numpy as np
 
 from warpsac import checkpoint
 from warpsac.checkpoint import Checkpoint
-from warpsac.envs.host import reset_seed
 from warpsac.errors import UserError
 from warpsac.rundir import RunDir
 
 if TYPE_CHECKING:
-    from warpsac.training import HostLoop
+    from warpsac.loop import Loop
 
 
 def command(folders: Sequence[Path]) -> str:
@@ -49,7 +48,7 @@ def _newest(run: RunDir, limit: int | None) -> Checkpoint:
     return found
 
 
-def restore(loop: HostLoop, checkpoints: list[Checkpoint] | None) -> None:
+def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
     """Go on exactly where the checkpoints were taken; rows logged after them are moved aside."""
     if checkpoints is None:
         loop.progress.message("no checkpoint was made yet: starting from the beginning")
@@ -65,24 +64,15 @@ def restore(loop: HostLoop, checkpoints: list[Checkpoint] | None) -> None:
         loop.progress.message(f"resumed at step {loop.step:,}")
 
 
-def _restore_state(loop: HostLoop, checkpoints: list[Checkpoint]) -> None:
+def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:
     info = checkpoints[0].info
     loop.interaction, loop.learning_from = info["interaction"], info["learning_from"]
     loop.evaluated_at, loop.seconds_before = info["evaluated_at"], info["seconds"]
     parts = [found.arrays for found in checkpoints]
     loop.engine.restore(parts, info["updates"], str(checkpoints[0].path))
-    for episodes, part in zip(loop.episodes, parts, strict=True):
-        episodes.restore(part["episodes"])
-
-    exact = _restore_simulator(loop, parts)
-    if exact:
-        loop.obs = np.stack([part["episodes"]["obs"] for part in parts])
-    else:
-        loop.obs = loop.envs.reset([reset_seed(seed, loop.interaction) for seed in loop.config.seeds])
-        for episodes in loop.episodes:
-            episodes.forget_running()
+    exact = loop.restore(parts)
     if not all("replay" in part for part in parts):
-        loop.engine.empty_replay(loop.obs)
+        loop.engine.empty_replay(loop.next_obs)
         loop.learning_from = max(loop.learning_from, loop.interaction + loop.config.warmup_interactions)
         loop.progress.message(
             "replay was not saved: collecting "
@@ -90,18 +80,4 @@ def _restore_state(loop: HostLoop, checkpoints: list[Checkpoint]) -> None:
         )
     if not exact:
         # The simulator begins anew: episodes that were running are closed in replay as truncated.
-        loop.engine.close_episodes(np.ones(loop.obs.shape[:2], bool), loop.obs)
-
-
-def _restore_simulator(loop: HostLoop, parts: list[dict[str, dict[str, np.ndarray]]]) -> bool:
-    """Whether the simulator goes on exactly where it was."""
-    why = "was not saved"
-    if all("env" in part for part in parts):
-        try:
-            for env, part in zip(loop.envs.sets, parts, strict=True):
-                env.set_state(part["env"])
-            return True
-        except Exception as error:  # whatever a user's own set_state may raise
-            why = f"cannot be restored ({type(error).__name__}: {error})"
-    loop.progress.message(f"the simulator's state {why}: episodes that were running are cut")
-    return False
+        loop.engine.close_episodes(np.ones(loop.next_obs.shape[:2], bool), loop.next_obs)

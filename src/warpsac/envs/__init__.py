@@ -145,14 +145,18 @@ def lookup(name: str) -> Target:
     task = find(name)
     if task is not None:
         return Target(task.name, task.family, task)
+    if name.startswith("probe-native"):
+        from warpsac.envs import probe_native
+
+        if name in probe_native.TASKS:
+            return Target(name, "probe-native", None)
+        raise UserError(f"unknown task '{name}'; native probe tasks: {', '.join(probe_native.TASKS)}")
     if name.startswith("probe-"):
-        from warpsac.envs import probe, probe_native
+        from warpsac.envs import probe
 
         if name in probe.TASKS:
             return Target(name, "probe", None)
-        if name in probe_native.TASKS:
-            return Target(name, "probe-native", None)
-        raise UserError(f"unknown task '{name}'; probe tasks: {', '.join((*probe.TASKS, *probe_native.TASKS))}")
+        raise UserError(f"unknown task '{name}'; probe tasks: {', '.join(probe.TASKS)}")
     from warpsac.envs import gym
 
     if gym.is_registered(name):
@@ -174,7 +178,21 @@ def _playground_names() -> list[str]:
 
 
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
-    """Environments of a task, not yet reset."""
+    """Environments of a task that are stepped from Python, not yet reset; of any simulator."""
+    env = _make(name, num_envs, config, render)
+    if not lookup(name).native:
+        return env
+    from warpsac.envs.stepwise import Stepwise
+
+    return Stepwise(env)
+
+
+def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> NativeEnv:
+    """Environments of a task whose simulator is written in JAX (`Target.native`)."""
+    return _make(name, num_envs, config, render=False)
+
+
+def _make(name: str, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
     target = lookup(name)
     if target.family not in FAMILIES:
         raise UserError(f"{target.name}: the {target.family} family is not in this version of warpsac")

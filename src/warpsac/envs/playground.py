@@ -63,6 +63,8 @@ class PlaygroundEnvs:
         self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
         observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
         self._asymmetric = isinstance(observation, dict)
+        self._renderer: Any = None
+        self._drawn: Any = None
         self.spec = EnvSpec(
             task=task,
             family="playground",
@@ -125,6 +127,27 @@ class PlaygroundEnvs:
             faulty=faulty,
         )
         return State(simulator, jnp.where(over, 0, steps), state.first, key), result
+
+    def image(self, state: State, height: int = 480, width: int = 640) -> np.ndarray:
+        """What environment 0 looks like, [height, width, 3]."""
+        import mujoco
+
+        model = self._env.mj_model
+        if self._renderer is None:
+            # The model's own off-screen buffer may be smaller than the picture.
+            model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
+            model.vis.global_.offheight = max(model.vis.global_.offheight, height)
+            self._renderer = mujoco.Renderer(model, height, width)
+            self._drawn = mujoco.MjData(model)
+        physics = state.simulator.data
+        self._drawn.qpos[:], self._drawn.qvel[:] = np.asarray(physics.qpos[0]), np.asarray(physics.qvel[0])
+        if model.nmocap:
+            self._drawn.mocap_pos[:] = np.asarray(physics.mocap_pos[0])
+            self._drawn.mocap_quat[:] = np.asarray(physics.mocap_quat[0])
+        mujoco.mj_forward(model, self._drawn)
+        named = [model.camera(i).name for i in range(model.ncam)]
+        self._renderer.update_scene(self._drawn, camera="track" if "track" in named else (0 if named else -1))
+        return self._renderer.render()
 
     def _vectorized(self, name: str) -> Any:
         """Playground's reset or step over N environments, each with its own physics if randomised."""

@@ -1,0 +1,47 @@
+"""A simulator written in JAX behind the host contract: for evaluation and watching, one step at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from warpsac.envs import HostStep, NativeEnv
+from warpsac.types import Restart, StepResult
+
+
+class Stepwise:
+    def __init__(self, env: NativeEnv):
+        self.spec = env.spec
+        self._env: Any = env
+        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._state: Any = None
+        self._action: np.ndarray | None = None
+
+    def reset(self, seed: int) -> np.ndarray:
+        self._state, obs = self._reset(jax.random.key(np.uint32(seed)))
+        return np.asarray(obs)
+
+    def send(self, action: np.ndarray) -> None:
+        self._action = np.asarray(action)
+
+    def recv(self) -> HostStep:
+        assert self._action is not None, "recv without send"
+        self._state, result = self._step(self._state, self._action)
+        result = StepResult(*(None if field is None else np.asarray(field) for field in result))
+        faulty = result.faulty
+        if faulty is None or not faulty.any():
+            return HostStep(result._replace(faulty=None), None, 0)
+        return HostStep(result._replace(faulty=None), Restart(faulty, result.obs), int(faulty.sum()))
+
+    def get_state(self) -> None:
+        return None
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        raise NotImplementedError("episodes for evaluation are not resumed")
+
+    def render(self) -> np.ndarray:
+        return self._env.image(self._state)
+
+    def close(self) -> None: ...

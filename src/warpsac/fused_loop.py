@@ -1,0 +1,111 @@
+"""Training on simulators written in JAX: a stretch of interactions is one call of one compiled program."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac import envs
+from warpsac.config import ABUNDANT_ENVS
+from warpsac.episodes import Episode
+from warpsac.errors import ConfigError, UserError
+from warpsac.evaluate import evaluation_seed
+from warpsac.fused import FusedEngine, Mode
+from warpsac.loop import Groups, Loop
+from warpsac.signals import StopSignals
+
+
+class FusedLoop(Loop):
+    engine: FusedEngine
+
+    def make_simulator(self) -> envs.EnvSpec:
+        config = self.config
+        self._check_settings()
+        self.env = envs.make_native(config.task, config.env.num_envs, config.env)
+        self._evaluation_env = envs.make_native(config.task, config.eval.num_envs, config.env)
+        self._compiled: set[str] = set()
+        return self.env.spec
+
+    def _check_settings(self) -> None:
+        """What this kind of loop cannot do, said before anything is compiled."""
+        config, replay, episodes = self.config, self.config.replay, self.config.eval.episodes
+        small = "--env.num-envs 8 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
+        if config.eval.num_envs != episodes:
+            raise ConfigError("eval.num_envs", config.eval.num_envs, f"must equal eval.episodes = {episodes} here")
+        if replay.placement == "host":
+            raise ConfigError("replay.placement", "host", "must be auto or device: this simulator runs on the device")
+        wants_gpu = self.target.family == "playground" and config.env.num_envs >= ABUNDANT_ENVS
+        if wants_gpu and jax.default_backend() == "cpu":
+            raise UserError(
+                f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
+                f"'warpsac[cuda]', or try it small on the CPU: {small} --eval.episodes 4 --eval.num-envs 4"
+            )
+
+    def wanted_placement(self) -> Literal["auto", "device", "host"]:
+        return "device"
+
+    def make_engine(self) -> FusedEngine:
+        self.progress.phase("compiling", "the simulator")
+        return FusedEngine(self.setup, self.config.seeds, self.env, self._evaluation_env)
+
+    # --- the loop
+
+    def advance(self) -> int:
+        """All interactions up to the next row, evaluation, checkpoint or change of mode."""
+        mode, count = self._mode(), self._until_next_event()
+        first = mode not in self._compiled
+        if first:
+            self.progress.phase("compiling", "simulator and learner" if mode == "learn" else "the collector")
+            self._compiled.add(mode)
+        self.engine.advance(self.interaction, count, mode)
+        # Dispatch ahead of the device would make signals and the time budget wait for all of it.
+        jax.block_until_ready(self.engine.obs)
+        if first:
+            self.show_phase()
+        return count
+
+    def _mode(self) -> Mode:
+        if self.interaction < self.config.warmup_interactions:
+            return "random"
+        return "policy" if self.interaction < self.learning_from else "learn"
+
+    def _until_next_event(self) -> int:
+        config, now, num_envs = self.config, self.interaction, self.config.env.num_envs
+
+        def crossing(every: int) -> int:
+            """The first interaction after now at whose end a multiple of `every` steps has been reached."""
+            return -(-((now * num_envs) // every + 1) * every // num_envs)
+
+        events = [(now // config.log.every + 1) * config.log.every, -(-config.end_step // num_envs)]
+        events += [crossing(every) for every in (config.eval.every, config.checkpoint.every) if every > 0]
+        events += [change for change in (config.warmup_interactions, self.learning_from) if change > now]
+        return min(events) - now
+
+    # --- metrics and evaluation
+
+    def episode_rows(self) -> list[dict[str, float]]:
+        return self.engine.read_episodes()
+
+    def evaluation_episodes(self, signals: StopSignals) -> list[list[Episode]]:
+        if "evaluation" not in self._compiled:
+            self.progress.phase("compiling", "the evaluation")
+            self._compiled.add("evaluation")
+        seeds = [evaluation_seed(seed, self.step) for seed in self.config.seeds]
+        found = self.engine.evaluate(jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds]))
+        signals.check()
+        return found
+
+    # --- checkpoints
+
+    def snapshots(self, with_simulator: bool) -> list[Groups]:
+        return self.engine.snapshots(self.saves_replay())
+
+    def restore(self, parts: list[Groups]) -> bool:
+        return True  # the engine has taken up the simulator with the rest
+
+    @property
+    def next_obs(self) -> jax.Array:
+        return self.engine.obs

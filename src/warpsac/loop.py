@@ -1,0 +1,298 @@
+"""What every training loop does: start, log, evaluate, save, stop. How it interacts is its own affair.
+
+`HostLoop` steps a simulator from Python, `FusedLoop` compiles it together with the learner; both make whole
+interactions, and whatever happens between two of them is here.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rundir, runtime
+from warpsac.config import Config
+from warpsac.engine import Engine
+from warpsac.episodes import Episode
+from warpsac.errors import TrainingStopped
+from warpsac.interaction import make_setup
+from warpsac.progress import Progress
+from warpsac.replay.memory import choose_placement, free_device_bytes, free_host_bytes
+from warpsac.replay.snapshot import seed_bytes
+from warpsac.rundir import RunDir
+from warpsac.signals import Interrupted, StopSignals
+
+# Memory that replay leaves to the learner, the simulator and compiled programs.
+RESERVED_BYTES = 1_000_000_000
+
+Groups = dict[str, dict[str, np.ndarray]]  # of one checkpoint: group -> name -> array
+
+
+@dataclass(frozen=True)
+class Outcome:
+    runs: list[Path]
+    """The run folder of each seed."""
+    reason: Literal["finished", "time budget", "signal"]
+    signal: int | None = None
+    """The signal that stopped training, if one did."""
+
+    @property
+    def finished(self) -> bool:
+        return self.reason == "finished"
+
+
+class Loop(abc.ABC):
+    """The state of a run that is not the learner's; what a checkpoint keeps of it is in `save`."""
+
+    def __init__(self, config: Config, resumed: list[RunDir] | None = None):
+        self.config = config
+        self.target = envs.lookup(config.task)
+        self._to_close = contextlib.ExitStack()
+        self.spec = self.make_simulator()
+        self.setup = make_setup(config, self.spec)
+        self.placement = choose_placement(
+            self.setup.ring, self.wanted_placement(), free_device_bytes(), free_host_bytes(), RESERVED_BYTES
+        )
+        self.interaction = 0
+        self.learning_from = config.warmup_interactions  # interactions before this one only collect
+        self.evaluated_at: int | None = None  # the step of the last evaluation
+        self.seconds_before = 0.0
+        self.resumed = resumed is not None
+        self.runs = resumed or self._create_runs()
+
+    def start(self, notes: Sequence[str] = (), checkpoints: list[checkpoint.Checkpoint] | None = None) -> None:
+        """Make display and learner, and take up the state of the checkpoints if there are any."""
+        config = self.config
+        start_step = checkpoints[0].step if checkpoints else 0
+        self.progress = Progress(config.end_step, f"{self.target.name} · {config.variant}", start_step)
+        self._to_close.callback(self.progress.close)
+        for note in (*notes, f"device: {runtime.describe_device()}", *self._memory_notes()):
+            self.progress.message(note)
+        for run in self.runs:
+            self.progress.message(f"run folder: {run.path}")
+            self._to_close.callback(run.close)
+        self.engine = self.make_engine()
+        if self.resumed:
+            resuming.restore(self, checkpoints)
+        self._started = time.monotonic()
+        self._last_row = (self.step, self._started)
+
+    def __enter__(self) -> Loop:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._to_close.close()
+
+    # --- what a kind of loop provides
+
+    engine: Engine
+
+    @abc.abstractmethod
+    def make_simulator(self) -> envs.EnvSpec:
+        """Make the environments of all seeds; returns what they are."""
+
+    @abc.abstractmethod
+    def make_engine(self) -> Any:
+        """Make the learner with its replay."""
+
+    def wanted_placement(self) -> Literal["auto", "device", "host"]:
+        return self.config.replay.placement
+
+    @abc.abstractmethod
+    def advance(self) -> int:
+        """Make one interaction or more, at most to the next event; returns how many."""
+
+    @abc.abstractmethod
+    def episode_rows(self) -> list[dict[str, float]]:
+        """Metrics of the training episodes that ended since the last call, for each seed."""
+
+    @abc.abstractmethod
+    def evaluation_episodes(self, signals: StopSignals) -> list[list[Episode]]:
+        """Complete episodes of each seed's policy, on environments of their own."""
+
+    @abc.abstractmethod
+    def snapshots(self, with_simulator: bool) -> list[Groups]:
+        """All arrays of each seed's checkpoint."""
+
+    @abc.abstractmethod
+    def restore(self, parts: list[Groups]) -> bool:
+        """Take up simulator and episodes of a checkpoint; False: the simulator begins anew."""
+
+    @property
+    @abc.abstractmethod
+    def next_obs(self) -> Any:
+        """The observations [S, N, D] that will be acted on next."""
+
+    # --- the loop
+
+    def run(self) -> Outcome:
+        config = self.config
+        with StopSignals() as signals, self.saving_on_faults():
+            if self.due(config.eval.every):
+                self.evaluate(signals)
+            while self.step < config.end_step and not signals.received and self.within_budget():
+                self.interaction += self.advance()
+                if self.interaction % config.log.every == 0:
+                    self.log()
+                if self.due(config.eval.every):
+                    self.evaluate(signals)
+                if self.due(config.checkpoint.every) and self.step < config.end_step:
+                    self.save()
+            if not signals.received:
+                self.evaluate(signals)
+            self.save()
+        self.progress.phase("done")
+        self.progress.message(f"saved at step {self.step:,}")
+        if self.step >= config.end_step and self.evaluated_at == self.step:
+            return Outcome(self.paths, "finished")
+        return Outcome(self.paths, "signal" if signals.received else "time budget", signals.received)
+
+    # --- where it stands
+
+    @property
+    def step(self) -> int:
+        """Environment steps of each seed so far."""
+        return self.interaction * self.config.env.num_envs
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self._started
+
+    @property
+    def paths(self) -> list[Path]:
+        return [run.path for run in self.runs]
+
+    def due(self, every: int) -> bool:
+        """Whether the interaction just made crossed a multiple of `every` environment steps; 0 is one."""
+        before = self.step - self.config.env.num_envs
+        return every > 0 and self.step // every > before // every
+
+    def within_budget(self) -> bool:
+        budget = self.config.time_budget
+        return budget is None or time.monotonic() - self._started < budget
+
+    def show_phase(self) -> None:
+        self.progress.phase("training" if self.interaction >= self.learning_from else "collecting")
+
+    # --- metrics and evaluation
+
+    def log(self) -> None:
+        self.require_finite()
+        now = time.monotonic()
+        steps, seconds = self.step - self._last_row[0], now - self._last_row[1]
+        self._last_row = (self.step, now)
+        times = {"time/seconds": self.seconds, "time/steps_per_second": steps / max(seconds, 1e-9)}
+        head = {"step": self.step, "kind": "train"} | times
+        rows = zip(self.episode_rows(), self.engine.read_metrics(), strict=True)
+        self._write([head | episodes | metrics for episodes, metrics in rows])
+
+    def evaluate(self, signals: StopSignals) -> None:
+        """Judge the policy of every seed on environments of their own, once at a step.
+
+        A signal ends it without a trace; the resumed run then makes up for it.
+        """
+        if self.evaluated_at == self.step:
+            return
+        self.require_finite()
+        self.progress.phase("evaluating")
+        with contextlib.suppress(Interrupted):
+            head = {"step": self.step, "kind": "eval"}
+            results = [evaluate.result_row(found, self.target.task) for found in self.evaluation_episodes(signals)]
+            self._write([head | {"time/seconds": self.seconds} | row for row in results])
+            self.evaluated_at = self.step
+            best = self.target.task.normalize_score if self.target.task else None
+            for run in self.runs:
+                curve.write_curve(run.curve, rundir.read_evaluations(run.path), run.config, best)
+        self.show_phase()
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        for run, row in zip(self.runs, rows, strict=True):
+            run.log(row)
+        self.progress.update(self.step, rows)
+
+    # --- checkpoints
+
+    def save(self, with_simulator: bool = True) -> None:
+        """One checkpoint per seed: all that is needed to go on as if nothing had happened."""
+        self.require_finite()
+        self.progress.phase("saving")
+        info = {
+            "interaction": self.interaction,
+            "updates": self.engine.updates,
+            "learning_from": self.learning_from,
+            "evaluated_at": self.evaluated_at,
+            "seconds": self.seconds,
+            "env_spec": policy.portable_spec(self.spec),
+        }
+        for run, groups in zip(self.runs, self.snapshots(with_simulator), strict=True):
+            _require_finite_parameters(run, groups["learner"])
+            run.sync()
+            checkpoint.save(run.checkpoints, self.step, groups, info, self.config.checkpoint.keep)
+        self.show_phase()
+
+    def saves_replay(self) -> bool:
+        setting = self.config.checkpoint
+        if setting.replay == "auto":
+            return seed_bytes(self.setup.ring, self.engine.stored) <= setting.replay_limit_gb * 1e9
+        return setting.replay == "always"
+
+    # --- start and trouble
+
+    def _create_runs(self) -> list[RunDir]:
+        config, meta = self.config, self.meta()
+        return [rundir.create(config.out, rundir.run_name(config, s), config, s, meta) for s in config.seeds]
+
+    def meta(self) -> dict[str, Any]:
+        return provenance.describe(simulators=self.spec.versions, accelerators=runtime.accelerators())
+
+    def _memory_notes(self) -> list[str]:
+        ring, setting = self.setup.ring, self.config.checkpoint
+        each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
+        seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""
+        size = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else f"{ring.nbytes / 1e6:.1f} MB"
+        notes = [f"replay: {each}{seeds}, {size} in {self.placement} memory, {ring.storage}"]
+        full = seed_bytes(ring, ring.rows) / 1e9
+        if setting.replay == "auto" and full > setting.replay_limit_gb:
+            limit = f"checkpoint.replay_limit_gb = {setting.replay_limit_gb:g}"
+            notes.append(f"replay will outgrow {limit} ({full:.1f} GB when full): then checkpoints do without it")
+        return notes
+
+    @contextlib.contextmanager
+    def saving_on_faults(self) -> Any:
+        """If the simulator keeps failing: save what is good, then say so."""
+        try:
+            yield
+        except envs.SimulatorFailed as error:
+            # Some environments may have made the step that others failed at: their state is not saved,
+            # and the resumed run begins new episodes.
+            self.save(with_simulator=False)
+            raise TrainingStopped(f"{error}; saved, go on with: {resuming.command(self.paths)}") from None
+
+    def require_finite(self) -> None:
+        """Stop, without saving, if a loss was not finite; the offending minibatch is kept for inspection."""
+        for run, update, s in zip(self.runs, self.engine.first_bad_updates(), range(len(self.runs)), strict=True):
+            if update >= 0:
+                path = run.path / "bad_batch.npz"
+                arrays: Any = self.engine.batch_of(update, s)
+                with contextlib.suppress(OSError):  # what stopped training matters more
+                    np.savez(path, update=update, **arrays)
+                raise _not_finite(run, f"the loss of update {update} is not finite; its minibatch is in {path}")
+
+
+def _require_finite_parameters(run: RunDir, arrays: dict[str, np.ndarray]) -> None:
+    """The last update may have spoiled what no loss has seen yet: a checkpoint of it would be of no use."""
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise _not_finite(run, f"{name} is not finite")
+
+
+def _not_finite(run: RunDir, what: str) -> TrainingStopped:
+    steps = checkpoint.steps(run.checkpoints)
+    kept = f"the last good checkpoint is at step {steps[-1]:,}" if steps else "no checkpoint was made yet"
+    return TrainingStopped(f"seed {run.seed}: {what}; {kept}; a smaller learner.learning_rate may help")
