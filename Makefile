@@ -9,6 +9,8 @@ EXTRA := cpu
 LOCK  := requirements/$(EXTRA).txt
 # There when exactly what the lock says is installed; a changed lock or pyproject.toml makes it outdated.
 STAMP := $(VENV)/.installed-$(EXTRA)
+# The same with the simulators that only the tests need, on top: the demo does without.
+SIMULATORS := $(VENV)/.installed-simulators
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
@@ -50,7 +52,7 @@ format: $(STAMP)  ## let ruff mend what it can
 types: $(STAMP)  ## mypy
 	$(BIN)/mypy
 
-unit: $(STAMP)  ## pytest alone; ARGS="-k ring" picks tests
+unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
 bench: $(STAMP)  ## speed of replay sampling and of one learner update on this machine
@@ -61,10 +63,16 @@ lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) --upgrade --output-file requirements/cpu.txt
 	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
+	$(COMPILE) --upgrade --extra playground --constraint requirements/cpu.txt --output-file requirements/simulators.txt
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+$(SIMULATORS): requirements/simulators.txt $(STAMP)
+	@echo "installing the simulators that the tests need"
+	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt
+	@touch $@
 
 $(STAMP): $(LOCK) pyproject.toml
 	@if ! $(BIN)/python -c '$(SUITABLE)' 2> /dev/null; then \

@@ -10,6 +10,7 @@ step is marked and never learned from.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import os
 from pathlib import Path
@@ -134,6 +135,10 @@ class PlaygroundEnvs:
 
         model = self._env.mj_model
         if self._renderer is None:
+            # MuJoCo decides how to draw when it is imported, which was before anybody asked for a picture.
+            from mujoco.rendering.classic import gl_context
+
+            importlib.reload(gl_context)
             # The model's own off-screen buffer may be smaller than the picture.
             model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
             model.vis.global_.offheight = max(model.vis.global_.offheight, height)

@@ -1,0 +1,166 @@
+"""MuJoCo Playground: true last observations, resets, meshes, and training on a control-suite task."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runs import assert_same_run, tiny
+from warpsac import envs, play, rundir, training
+from warpsac.config import EnvConfig
+from warpsac.errors import UserError
+
+pytest.importorskip("mujoco_playground")
+from warpsac.envs import playground
+
+# Playground and what it imports warn about themselves on import and at their first steps.
+pytestmark = [
+    pytest.mark.playground,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+MESHES = Path(__file__).resolve().parents[2] / "shared" / "assets" / "menagerie_boxes.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def cartpole() -> playground.PlaygroundEnvs:
+    return playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3))
+
+
+@pytest.fixture(scope="module")
+def stepped(cartpole: playground.PlaygroundEnvs) -> tuple[Any, Any, Any]:
+    return cartpole, jax.jit(cartpole.reset), jax.jit(cartpole.step)
+
+
+def test_spec_of_a_control_suite_task(cartpole: playground.PlaygroundEnvs) -> None:
+    spec = cartpole.spec
+    assert (spec.views.obs_dim, spec.views.actor_dim, spec.action_dim, spec.episode_limit) == (5, 5, 1, 1000)
+    assert spec.lockstep
+    assert {"playground", "mujoco", "mujoco-mjx"} <= spec.versions.keys()
+    target = envs.lookup("CartpoleBalance")
+    assert (target.family, target.regime, target.native) == ("playground", "abundant", True)
+
+
+def test_an_episode_is_truncated_at_the_limit_with_its_true_last_observation(stepped: tuple[Any, Any, Any]) -> None:
+    _, reset, step = stepped
+    state, first_obs = reset(jax.random.key(3))
+    # Two steps before the limit: the last one truncates and returns to the first state.
+    state = state._replace(steps=jnp.array([998, 0, 500], jnp.int32))
+    action = jnp.full((3, 1), 0.7)
+    state, one = step(state, action)
+    assert not (one.truncated | one.terminated).any()
+    state, two = step(state, action)
+    np.testing.assert_array_equal(two.truncated, [True, False, False])
+    assert not two.terminated.any()
+    np.testing.assert_allclose(two.obs[0], first_obs[0], atol=1e-6)  # what to act on next: the first state again
+    assert not np.allclose(two.final_obs[0], first_obs[0], atol=1e-3)  # the true last one
+    np.testing.assert_array_equal(two.final_obs[1], two.obs[1])
+    np.testing.assert_array_equal(state.steps, [0, 2, 502])
+    # And the environment goes on exactly as from its first state.
+    _, again = step(state, action)
+    np.testing.assert_allclose(again.obs[0], step(reset(jax.random.key(3))[0], action)[1].obs[0], atol=1e-5)
+    assert step._cache_size() == 1
+
+
+def test_same_key_same_episodes(stepped: tuple[Any, Any, Any]) -> None:
+    _, reset, step = stepped
+    results = []
+    for _ in range(2):
+        state, obs = reset(jax.random.key(5))
+        for i in range(4):
+            state, result = step(state, jnp.full((3, 1), 0.1 * i))
+        results.append((np.asarray(obs), np.asarray(result.obs)))
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    assert not np.array_equal(results[0][0], np.asarray(reset(jax.random.key(6))[1]))
+
+
+def test_a_runaway_environment_is_put_back_and_marked(stepped: tuple[Any, Any, Any]) -> None:
+    _, reset, step = stepped
+    state, first_obs = reset(jax.random.key(3))
+    data = state.simulator.data
+    spoiled = state.simulator.replace(data=data.replace(qvel=data.qvel.at[1].set(jnp.nan)))
+    state, result = step(state._replace(simulator=spoiled), jnp.zeros((3, 1)))
+    np.testing.assert_array_equal(result.faulty, [False, True, False])
+    assert not (result.terminated | result.truncated).any()
+    for field in (result.obs, result.reward, result.final_obs):
+        assert np.isfinite(field).all()
+    np.testing.assert_allclose(result.obs[1], first_obs[1], atol=1e-6)
+    _, after = step(state, jnp.zeros((3, 1)))
+    assert not after.faulty.any()
+    assert np.isfinite(after.obs).all()
+
+
+def test_staggered_starts() -> None:
+    env = playground.make("CartpoleBalance", 64, EnvConfig(num_envs=64, stagger=True))
+    state, _ = jax.jit(env.reset)(jax.random.key(0))
+    assert len(np.unique(state.steps)) > 30
+    assert (np.asarray(state.steps) < 1000).all()
+
+
+@pytest.mark.slow
+def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
+    """The whole way on the real simulator, and a resumed run equal to the uninterrupted one."""
+    settings: dict[str, Any] = {"task": "CartpoleBalance", "env": {"num_envs": 3}, "updates_per_step": 2}
+    whole = training.train(tiny(tmp_path / "whole", **settings)).runs[0]
+    (run,) = training.train(tiny(tmp_path / "parts", **settings, stop_at=90)).runs
+    assert training.resume([run], stop_at=270).finished
+    assert_same_run(run, whole, extra_evaluations=(90,))
+    rows = rundir.read_evaluations(whole)
+    assert [row["length_mean"] for row in rows] == [1000.0] * len(rows)
+    assert all(0 <= row["return_mean"] <= 1000 for row in rows)
+    if play.find_gl() is not None:
+        from warpsac.policy import load_policy
+
+        video = tmp_path / "cartpole.mp4"
+        play.record(load_policy(whole), "CartpoleBalance", video, steps=10, seed=0)
+        assert video.stat().st_size > 1000
+
+
+def test_settings_that_the_task_does_not_have() -> None:
+    with pytest.raises(UserError, match=r"env\.pushes = True: CartpoleBalance has no pushes"):
+        playground.make("CartpoleBalance", 2, EnvConfig(pushes=True))
+    with pytest.raises(UserError, match=r"env\.randomize = True: CartpoleBalance has no domain randomisation"):
+        playground.make("CartpoleBalance", 2, EnvConfig(randomize=True))
+
+
+def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"env\.menagerie = '/nowhere': no such folder"):
+        playground.make("G1JoystickFlatTerrain", 2, EnvConfig(menagerie="/nowhere"))
+    from mujoco_playground._src import mjx_env
+
+    def offline() -> None:
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "none"))
+    monkeypatch.setattr(mjx_env, "ensure_menagerie_exists", offline)
+    monkeypatch.delenv(playground.MENAGERIE_VARIABLE, raising=False)
+    with pytest.raises(UserError, match=r"--env\.menagerie or WARPSAC_MENAGERIE"):
+        playground.make("G1JoystickFlatTerrain", 2, EnvConfig())
+
+
+@pytest.mark.skipif(not MESHES.exists(), reason="needs robot meshes")
+def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes as in the table; the actor's observation is the leading part of the critic's, stored once."""
+    with tarfile.open(MESHES) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.setenv(playground.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
+    env = playground.make("G1JoystickFlatTerrain", 2, EnvConfig(num_envs=2))
+    task = envs.lookup("G1JoystickFlatTerrain").task
+    assert task is not None
+    views = env.spec.views
+    assert (views.actor_dim, views.critic_dim, env.spec.action_dim) == (
+        task.actor_obs_dim,
+        task.critic_obs_dim,
+        task.action_dim,
+    )
+    assert (views.obs_dim, views.critic_start) == (216, 0)
+    assert env.native._config.push_config.enable is False
+    assert playground.make("G1JoystickFlatTerrain", 2, EnvConfig(pushes=True)).native._config.push_config.enable is True
