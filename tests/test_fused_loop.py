@@ -13,7 +13,7 @@ import pytest
 from runs import assert_same_run, rows_of, state_of, tiny
 from warpsac import rundir, training
 from warpsac.config import Config
-from warpsac.errors import ConfigError, UserError
+from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.fused_loop import FusedLoop
 
 
@@ -86,3 +86,12 @@ def test_what_it_cannot_do_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(UserError, match=r"expects a GPU, and JAX sees none.*--env\.num-envs 8"):
         training.train(config)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(tmp_path: Path) -> None:
+    config = native(tmp_path, task="probe-native-faulty", env={"max_faults": 1}, eval={"every": 0})
+    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*go on with"):
+        training.train(config)
+    (run,) = tmp_path.iterdir()
+    assert int(state_of(run)["info/interaction"]) == 42  # the stretch that holds step 40
+    assert training.train(native(tmp_path, task="probe-native-faulty", eval={"every": 0})).finished

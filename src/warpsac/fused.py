@@ -41,6 +41,8 @@ class Running(NamedTuple):
     ended_length: Array  # float32 [S]
     ended_success: Array  # float32 [S]
     faults: Array  # int32 [S], faulty steps of the whole run
+    faults_in_a_row: Array  # int32 [S, N], up to now
+    worst_row: Array  # int32 [S], the longest since it was last looked at
 
 
 class State(NamedTuple):
@@ -66,6 +68,8 @@ def no_episodes(seeds: int, num_envs: int) -> Running:
         ended_length=jnp.zeros(seeds, jnp.float32),
         ended_success=jnp.zeros(seeds, jnp.float32),
         faults=jnp.zeros(seeds, jnp.int32),
+        faults_in_a_row=jnp.zeros((seeds, num_envs), jnp.int32),
+        worst_row=jnp.zeros(seeds, jnp.int32),
     )
 
 
@@ -75,6 +79,7 @@ def follow_episodes(running: Running, step: StepResult) -> Running:
     ended = step.terminated | step.truncated
     faulty = jnp.zeros_like(ended) if step.faulty is None else step.faulty
     over = ended | faulty
+    in_a_row = jnp.where(faulty, running.faults_in_a_row + 1, 0)
     return Running(
         total=jnp.where(over, 0.0, total),
         length=jnp.where(over, 0, length),
@@ -84,6 +89,8 @@ def follow_episodes(running: Running, step: StepResult) -> Running:
         ended_length=running.ended_length + jnp.where(ended, length, 0).sum(1),
         ended_success=running.ended_success + (ended & success).sum(1),
         faults=running.faults + faulty.sum(1, dtype=jnp.int32),
+        faults_in_a_row=in_a_row,
+        worst_row=jnp.maximum(running.worst_row, in_a_row.max(1)),
     )
 
 
@@ -228,9 +235,15 @@ class FusedEngine(Engine):
         has_success = self.evaluation_env.spec.has_success
         return [as_episodes(columns, has_success) for columns in zip(*found, strict=True)]
 
+    def longest_fault(self) -> int:
+        """The most faulty steps in a row of any environment since the last call."""
+        longest = int(np.asarray(self.episodes.worst_row).max())
+        self.episodes = self.episodes._replace(worst_row=jnp.zeros(self.setup.seeds, jnp.int32))
+        return longest
+
     def read_episodes(self) -> list[dict[str, float]]:
         """Metrics of the training episodes that ended since the last reading, for each seed."""
-        read = jax.device_get(self.episodes._replace(total=None, length=None, success=None))
+        read = jax.device_get(self.episodes._replace(total=None, length=None, success=None, faults_in_a_row=None))
         empty = no_episodes(self.setup.seeds, 1)
         sums = ("ended", "ended_total", "ended_length", "ended_success")
         self.episodes = self.episodes._replace(**{name: getattr(empty, name) for name in sums})

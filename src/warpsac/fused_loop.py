@@ -61,8 +61,14 @@ class FusedLoop(Loop):
             self.progress.phase("compiling", "simulator and learner" if mode == "learn" else "the collector")
             self._compiled.add(mode)
         self.engine.advance(self.interaction, count, mode)
-        # Dispatch ahead of the device would make signals and the time budget wait for all of it.
-        jax.block_until_ready(self.engine.obs)
+        # Waits for the device: dispatch ahead of it would make signals and the time budget wait for all of it.
+        longest, allowed = self.engine.longest_fault(), self.config.env.max_faults
+        if longest >= allowed:
+            self.interaction += count
+            raise envs.SimulatorFailed(
+                f"{self.config.task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
+                "its observation or reward was not finite"
+            )
         if first:
             self.show_phase()
         return count
