@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, tiny
-from warpsac import envs, play, rundir, training
+from warpsac import envs, play, rundir, tasks, training
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
 
@@ -96,6 +96,10 @@ def test_a_runaway_environment_is_put_back_and_marked(stepped: tuple[Any, Any, A
     _, after = step(state, jnp.zeros((3, 1)))
     assert not after.faulty.any()
     assert np.isfinite(after.obs).all()
+
+
+def test_the_list_of_names_is_the_packages_own() -> None:
+    assert set(tasks.playground_names()) == set(playground._import_playground().registry.ALL_ENVS)
 
 
 def test_staggered_starts() -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac import envs
-from warpsac.config import Config, resolve, validate
+from warpsac.config import Config, EnvConfig, resolve, validate
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, Task, all_tasks
 
@@ -100,8 +100,7 @@ class CheckEnvOptions:
 
     id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ID")]
     """A registered gymnasium id; `module:Id` imports the module first."""
-    action_limit: float | None = None
-    """Range of the actions where the environment sets none."""
+    env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -214,11 +213,12 @@ def _peek(words: list[str], option: str) -> str | None:
 
 def _eval(words: list[str]) -> int:
     from warpsac import evaluate, rundir
-    from warpsac.policy import load_policy
+    from warpsac.policy import load_policy, require_fit
 
     asked: EvalOptions = _parse(EvalOptions, words, "eval")
     if asked.episodes is not None and asked.episodes < 1:
         raise UserError(f"episodes = {asked.episodes}: must be at least 1")
+    _check_seed(asked.seed)
     run = rundir.open_run(asked.run)
     policy = load_policy(asked.run)
     target = envs.lookup(run.config.task)
@@ -227,7 +227,8 @@ def _eval(words: list[str]) -> int:
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     with contextlib.closing(env):
-        found = evaluate.run_episodes(env, policy.normalized, episodes, seed)
+        require_fit(policy, env.spec)
+        found = evaluate.run_episodes(env, policy.normalized, episodes, seed, run.config.env.max_faults)
     row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
     row |= evaluate.result_row(found, target.task)
     if asked.json:
@@ -245,6 +246,11 @@ def _eval(words: list[str]) -> int:
     return 0
 
 
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**31:
+        raise UserError(f"seed = {seed}: must lie in 0..2147483647")
+
+
 def _play(words: list[str]) -> int:
     from warpsac import play, rundir
     from warpsac.policy import load_policy
@@ -252,9 +258,10 @@ def _play(words: list[str]) -> int:
     asked: PlayOptions = _parse(PlayOptions, words, "play")
     if asked.steps < 1:
         raise UserError(f"steps = {asked.steps}: must be at least 1")
+    _check_seed(asked.seed)
     run = rundir.open_run(asked.run)
     out = Path(asked.out) if asked.out else run.path / "policy.mp4"
-    total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed)
+    total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed, run.config.env)
     print(f"video: {out} (return {total:.1f})")
     return 0
 
@@ -301,15 +308,15 @@ def _availability(family: str) -> str:
 
 
 def _check_env(words: list[str]) -> int:
-    from warpsac.config import EnvConfig
     from warpsac.envs.check import check_env
 
     asked: CheckEnvOptions = _parse(CheckEnvOptions, words, "check-env")
-    findings = check_env(asked.id, EnvConfig(action_limit=asked.action_limit))
+    findings = check_env(asked.id, asked.env)
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)
-    print(f"{asked.id} fits: warpsac train {asked.id}" if fits else f"{asked.id} does not fit yet")
+    command = " ".join(["warpsac train", *(word for word in words)])
+    print(f"{asked.id} fits: {command}" if fits else f"{asked.id} does not fit yet")
     return 0 if fits else 1
 
 

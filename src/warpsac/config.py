@@ -32,6 +32,8 @@ class EnvConfig:
     """Stop after this many faulty steps (exception, NaN, infinity) in a row of one environment."""
     action_limit: float | None = None
     """Actions reach from -limit to limit where the simulator's own action space has no bounds."""
+    episode_limit: int | None = None
+    """Truncate episodes after this many steps; default: as the environment was registered (gymnasium)."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False
@@ -323,10 +325,13 @@ def validate(config: Config) -> Config:
     check("time_budget", config.time_budget is None or config.time_budget > 0, "must be positive (seconds)")
     check("env.action_limit", config.env.action_limit is None or 0 < config.env.action_limit < math.inf,
           "must be positive and finite")  # fmt: skip
+    check("env.episode_limit", config.env.episode_limit is None or config.env.episode_limit >= 1, "must be at least 1")
     check("name", config.name is None or (config.name not in ("", ".", "..") and "/" not in config.name),
           "must be a plain folder name without '/'")  # fmt: skip
     check("total_steps", config.total_steps >= config.env.num_envs,
           f"must be at least one interaction of env.num_envs = {config.env.num_envs}")  # fmt: skip
+    check("total_steps", config.total_steps > config.learning_starts,
+          f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip
     need = (replay.n_step + 1) * config.env.num_envs
     check("learning_starts", config.learning_starts >= need,
           f"must be at least (replay.n_step + 1) * env.num_envs = {need}")  # fmt: skip

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from warpsac.envs import HostEnv
+from warpsac.config import EnvConfig
+from warpsac.envs import HostEnv, SimulatorFailed
 from warpsac.episodes import Episode, EpisodeTracker, summary
 from warpsac.tasks import Task
+
+LONGEST_EPISODE = 100_000  # steps after which an episode counts as endless
 
 # Evaluation n of a run with seed s begins from this seed sequence: never that of the training episodes.
 EVALUATION_STREAM = 0x0E7A1
@@ -23,6 +26,7 @@ def run_episodes(
     policy: Callable[[np.ndarray], np.ndarray],
     episodes: int,
     seed: int,
+    max_broken: int = EnvConfig().max_faults,
     on_step: Callable[[], None] | None = None,
 ) -> list[Episode]:
     """Exactly `episodes` complete episodes, shared out evenly over the environments beforehand.
@@ -33,6 +37,7 @@ def run_episodes(
     num_envs = env.spec.num_envs
     quota = np.array([len(range(i, episodes, num_envs)) for i in range(num_envs)])
     tracker = EpisodeTracker(num_envs)
+    broken = np.zeros(num_envs, np.int64)  # episodes in a row that a fault cut short
     found: list[Episode] = []
     obs = env.reset(seed)
     while quota.any():
@@ -41,7 +46,19 @@ def run_episodes(
         obs = step.result.obs
         if step.restart is not None:
             tracker.forget(np.flatnonzero(step.restart.mask))
+            broken += step.restart.mask
+            if broken.max() >= max_broken:
+                raise SimulatorFailed(
+                    f"{env.spec.task}: environment {broken.argmax()} failed in {broken.max()} evaluation episodes in a "
+                    f"row (env.max_faults = {max_broken}) and completed none"
+                )
+        if tracker.length.max() >= LONGEST_EPISODE:
+            raise SimulatorFailed(
+                f"{env.spec.task}: an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; "
+                "give episodes a limit with --env.episode-limit"
+            )
         for episode in tracker.observe(step.result):
+            broken[episode.env] = 0
             if quota[episode.env] > 0:
                 quota[episode.env] -= 1
                 found.append(episode)

@@ -101,6 +101,7 @@ class HostLoop(Loop):
             self.engine.best_policy(s),
             config.eval.episodes,
             evaluate.evaluation_seed(config.seeds[s], self.step),
+            max_broken=config.env.max_faults,
             on_step=signals.check,
         )
 

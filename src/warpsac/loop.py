@@ -255,8 +255,11 @@ class Loop(abc.ABC):
         ring, setting = self.setup.ring, self.config.checkpoint
         each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
         seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""
+        where = "memory" if runtime.describe_device() == "CPU" else f"{self.placement} memory"
         size = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else f"{ring.nbytes / 1e6:.1f} MB"
-        notes = [f"replay: {each}{seeds}, {size} in {self.placement} memory, {ring.storage}"]
+        notes = [f"replay: {each}{seeds}, {size} in {where}, {ring.storage}"]
+        if self.spec.episode_limit is None:
+            notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
         full = seed_bytes(ring, ring.rows) / 1e9
         if setting.replay == "auto" and full > setting.replay_limit_gb:
             limit = f"checkpoint.replay_limit_gb = {setting.replay_limit_gb:g}"

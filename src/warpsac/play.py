@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from warpsac import envs
+from warpsac.config import EnvConfig
 from warpsac.errors import UserError
 from warpsac.files import in_words
-from warpsac.policy import LoadedPolicy
+from warpsac.policy import LoadedPolicy, require_fit
 
 _TRY_GL = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
 
@@ -43,10 +44,13 @@ def find_gl() -> str | None:
     return None
 
 
-def record(policy: LoadedPolicy, task: str, path: Path, steps: int, seed: int) -> float:
+def record(
+    policy: LoadedPolicy, task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None
+) -> float:
     """Write a video of one episode, up to `steps` control steps of it; returns its return so far."""
-    env = _drawable(task)
+    env = _drawable(task, config)
     try:
+        require_fit(policy, env.spec)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = max(1, round(rate / 50))
@@ -66,7 +70,7 @@ def record(policy: LoadedPolicy, task: str, path: Path, steps: int, seed: int) -
     return total
 
 
-def _drawable(task: str) -> envs.HostEnv:
+def _drawable(task: str, config: EnvConfig | None) -> envs.HostEnv:
     """One environment that can be drawn; MuJoCo is first told how to draw on this machine."""
     if importlib.util.find_spec("mujoco"):
         gl = find_gl()
@@ -77,7 +81,7 @@ def _drawable(task: str) -> envs.HostEnv:
                 "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
                 "gives MuJoCo software rendering"
             )
-    return envs.make(task, 1, render=True)
+    return envs.make(task, 1, config, render=True)
 
 
 def _image(env: envs.HostEnv) -> np.ndarray:

@@ -45,6 +45,14 @@ class LoadedPolicy:
         return action[0] if rows.ndim == 1 else action
 
 
+def require_fit(policy: LoadedPolicy, spec: EnvSpec) -> None:
+    """Refuse an environment with other observations or actions than the policy was trained on."""
+    now, then = portable_spec(spec), policy.info
+    for name in ("obs_dim", "actor_dim", "critic_start", "action_low", "action_high"):
+        if now[name] != then[name]:
+            raise UserError(f"{spec.task}: {name} is {now[name]}, but the policy was trained with {then[name]}")
+
+
 def portable_spec(spec: EnvSpec) -> dict[str, Any]:
     """What a policy needs to know about its environment to act without the simulator, for a checkpoint."""
     return {

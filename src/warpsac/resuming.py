@@ -57,7 +57,7 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
     meta = loop.meta()
     for s, run in enumerate(loop.runs):
         # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
-        run.resume(checkpoints[s].step if checkpoints else -1, meta)
+        run.resume(checkpoints[s].step if checkpoints else -1, meta, loop.config.stop_at)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
     if checkpoints:

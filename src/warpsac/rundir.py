@@ -156,8 +156,11 @@ class RunDir:
             raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
         self._lock = lock
 
-    def resume(self, step: int, meta: Mapping[str, Any]) -> None:
-        """Make the folder ready to go on from the checkpoint of `step`: lock, set rows aside, record it."""
+    def resume(self, step: int, meta: Mapping[str, Any], stop_at: int | None = None) -> None:
+        """Make the folder ready to go on from the checkpoint of `step`: lock, set rows aside, record it.
+
+        A new `stop_at` becomes the run's own, so that the next resume goes on to there as well.
+        """
         require_trackers(self.config)
         self.lock()
         self.set_aside_after(step)
@@ -165,8 +168,12 @@ class RunDir:
             content = self.meta
             if not content and (self.path / META).exists():
                 os.replace(self.path / META, free_name(self._aside_folder() / META))
-            content["resumes"] = [*content.get("resumes", ()), {"step": step, **meta}]
+            entry = {"step": step, "stop_at": stop_at, **meta}
+            content["resumes"] = [*content.get("resumes", ()), entry]
             write_atomically(self.path / META, _json_bytes(content))
+            if stop_at != self.config.stop_at:
+                self.config = dataclasses.replace(self.config, stop_at=stop_at)
+                write_atomically(self.path / CONFIG, to_json(self.config).encode())
         self._resumed_at = step
 
     def set_aside_after(self, step: int) -> None:

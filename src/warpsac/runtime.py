@@ -21,5 +21,5 @@ def accelerators() -> list[str]:
 
 
 def describe_device() -> str:
-    devices = jax.local_devices()
-    return f"{devices[0].device_kind} ({devices[0].platform})" if devices else "no device"
+    device = jax.local_devices()[0]
+    return "CPU" if device.platform == "cpu" else f"{device.device_kind} ({device.platform})"

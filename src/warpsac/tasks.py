@@ -78,6 +78,12 @@ def benchmark_tasks() -> tuple[Task, ...]:
     )
 
 
+@cache
+def playground_names() -> tuple[str, ...]:
+    """Every task of MuJoCo Playground 0.2: importing it takes seconds, which a misspelled name must not cost."""
+    return tuple(resources.files("warpsac").joinpath("data/playground.txt").read_text().split())
+
+
 def all_tasks() -> tuple[Task, ...]:
     return benchmark_tasks() + tuple(_SMALL_TASKS)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from warpsac import envs, resuming, rundir
 from warpsac.config import Config, validate
-from warpsac.errors import UserError
+from warpsac.errors import ConfigError, UserError
 from warpsac.loop import Loop, Outcome
 from warpsac.rundir import RunDir
 
@@ -51,6 +51,9 @@ def resume(
         config = dataclasses.replace(config, stop_at=stop_at)
     validate(config)
     checkpoints = resuming.find_checkpoints(runs)
+    reached = checkpoints[0].step if checkpoints else 0
+    if stop_at is not None and stop_at < reached:
+        raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
     with make_loop(config, runs) as loop:
         loop.start(checkpoints=checkpoints)
         return loop.run()

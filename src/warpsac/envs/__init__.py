@@ -7,7 +7,6 @@ Nothing about a simulator leaks out of its file: importing this module imports n
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +15,7 @@ import numpy as np
 
 from warpsac.config import EnvConfig
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.tasks import EXTRAS, Regime, Task, find, suggestions
+from warpsac.tasks import EXTRAS, Regime, Task, find, playground_names, suggestions
 from warpsac.types import ObsViews, Restart, StepResult
 
 
@@ -161,20 +160,14 @@ def lookup(name: str) -> Target:
 
     if gym.is_registered(name):
         return Target(name, "gymnasium", None)
-    if name in _playground_names():
+    if name in playground_names():
         return Target(name, "playground", None)
-    near = list(dict.fromkeys(suggestions(name) + suggestions(name, gym.registered_ids())))[:3]
+    module, _, bare = name.rpartition(":")
+    prefix = f"{module}:" if module else ""
+    own = [f"{prefix}{near}" for near in suggestions(bare, gym.registered_ids())]
+    near = list(dict.fromkeys(own if module else suggestions(name) + own))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     raise UserError(f"unknown task '{name}': {hint}")
-
-
-def _playground_names() -> list[str]:
-    """Playground's own tasks; asked last, because importing it takes seconds."""
-    if importlib.util.find_spec("mujoco_playground") is None:
-        return []
-    from warpsac.envs import playground
-
-    return playground.known_names()
 
 
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:

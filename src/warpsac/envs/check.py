@@ -30,7 +30,7 @@ def check_env(name: str, config: EnvConfig | None = None) -> list[Finding]:
             return [Finding("ok", f"{target.name} is built in: {env.spec.views.obs_dim} observations")]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            env = gym.build_single(target.name)
+            env = gym.build_single(target.name, episode_limit=config.episode_limit)
     except UserError as error:
         return [Finding("problem", str(error))]
     except Exception as error:
@@ -57,7 +57,7 @@ def _check_spaces(name: str, env: Any, config: EnvConfig) -> list[Finding]:
     if spec.views.obs_dim > 10_000:
         found.append(Finding("note", "observation is very large: warpsac learns from state, not from images"))
     if spec.episode_limit is None:
-        found.append(Finding("note", "no step limit: register it with max_episode_steps, or episodes may never end"))
+        found.append(Finding("note", "no step limit: if episodes may never end, give one with --env.episode-limit"))
     else:
         found.append(Finding("ok", f"episodes are truncated after {spec.episode_limit} steps"))
     if not spec.restorable:

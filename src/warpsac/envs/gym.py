@@ -17,6 +17,8 @@ from warpsac.envs.host import InProcessEnvs
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
+SUCCESS_STEPS = 200  # tried to find out how an environment reports success
+
 
 def registered_ids() -> list[str]:
     """The ids that can be made; gymnasium keeps names of withdrawn versions that only raise an error."""
@@ -39,19 +41,19 @@ def is_registered(name: str) -> bool:
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
-    first = build_single(name, render)
+    first = build_single(name, render, config.episode_limit)
     success_key = find_success_key(first)
     spec = describe(name, first, num_envs, config, success_key is not None)
     return InProcessEnvs(
         spec,
-        build=lambda: build_single(name, render),
+        build=lambda: build_single(name, render, config.episode_limit),
         max_faults=config.max_faults,
         first=first,
         success_of=(lambda info: info.get(success_key, False)) if success_key else None,
     )
 
 
-def build_single(name: str, render: bool = False) -> Any:
+def build_single(name: str, render: bool = False, episode_limit: int | None = None) -> Any:
     with warnings.catch_warnings():
         # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
@@ -59,7 +61,7 @@ def build_single(name: str, render: bool = False) -> Any:
         try:
             # An environment that cannot be drawn need not know of `render_mode`.
             drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
-            env = gymnasium.make(name, disable_env_checker=True, **drawing)
+            env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, **drawing)
         except gymnasium.error.DependencyNotInstalled as error:
             missing = "mujoco" if "mujoco" in str(error).lower() else None
             raise ImportError(str(error), name=missing) from error
@@ -76,15 +78,26 @@ def build_single(name: str, render: bool = False) -> Any:
 
 
 def find_success_key(env: Any) -> str | None:
-    """The info key by which an environment reports success, seen by trying one step; None if it has none."""
+    """The info key by which an environment reports success; None if it has none.
+
+    Some report it only at an episode's end: one is tried, or the beginning of a long one.
+    """
+    if isinstance(env, MujocoSnapshot):
+        return None  # gymnasium's own have none
     space = env.action_space
     try:
         _, info = env.reset(seed=0)
         action = np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
-        keys = {*info, *env.step(action)[4]}
+        for _ in range(SUCCESS_STEPS):
+            for key in ("is_success", "success"):
+                if key in info:
+                    return key
+            _, _, terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                break
     except Exception:
         return None  # a faulty environment shows itself when it is used
-    return next((key for key in ("is_success", "success") if key in keys), None)
+    return next((key for key in ("is_success", "success") if key in info), None)
 
 
 def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success: bool) -> EnvSpec:

@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import io
 import os
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,18 +32,11 @@ MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
 
 
 def _import_playground() -> Any:
-    """The package; without warp-lang it prints that it has none, which is no news to anybody."""
-    with contextlib.redirect_stdout(io.StringIO()):
+    """The package, without the lines it prints if warp-lang is missing and what its own imports warn of."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         import mujoco_playground
     return mujoco_playground
-
-
-def known_names() -> list[str]:
-    """The tasks of the installed Playground; empty without it."""
-    try:
-        return sorted(_import_playground().registry.ALL_ENVS)
-    except ImportError:
-        return []
 
 
 class State(NamedTuple):

@@ -64,12 +64,20 @@ def free_device_bytes(device: jax.Device | None = None) -> int:
     return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
 
 
-def free_host_bytes(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Memory that can be taken without swapping; where the system does not say, half of what is installed."""
+def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that can be taken without swapping, within a container's limit if there is one.
+
+    Where the system does not say, half of what is installed.
+    """
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     try:
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+                free = int(line.split()[1]) * 1024
     except OSError:
         pass
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+    except (OSError, ValueError):
+        return free
