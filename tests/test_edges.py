@@ -148,3 +148,15 @@ def test_free_memory_respects_a_containers_limit(tmp_path: Path) -> None:
     assert free_host_bytes(meminfo, tmp_path) == 8_000_000 * 1024
     (tmp_path / "memory.max").write_text("3000\n")
     assert free_host_bytes(meminfo, tmp_path) == 2000
+
+
+def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = training.train(tiny(tmp_path, stop_at=90)).runs[0]
+    saved = str(first / "config.json")
+    asked, reason = cli.train_config(["--config", saved, "--replay.batch-size", "8", "--seeds", "3"])
+    assert (asked.task, asked.stop_at, asked.replay.batch_size, asked.seeds) == ("probe-point", 90, 8, (3,))
+    assert reason == f"variant warpsac-l: as in {saved}"
+    assert cli.main(["train", f"--config={saved}", "--out", str(tmp_path / "again")]) == 0
+    assert_same_run(first, tmp_path / "again" / first.name)
+    assert cli.main(["train", "--config", str(tmp_path / "none.json")]) == 2
+    assert "none.json: cannot be read" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac import envs
-from warpsac.config import Config, EnvConfig, resolve, validate
+from warpsac.config import Config, EnvConfig, from_json, resolve, validate
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, Task, all_tasks
 
@@ -38,6 +38,7 @@ Train a policy on TASK, a benchmark task (see `warpsac tasks`) or any registered
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
+  warpsac train --config runs/HalfCheetah-v4-warpsac-l-seed1/config.json --seeds 4
   warpsac train --resume runs/HalfCheetah-v4-warpsac-l-seed1
 
 Defaults depend on the task; those shown are the ones that would be used.
@@ -174,6 +175,9 @@ def _train(words: list[str]) -> int:
 
 def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that a train command asks for, and the line that explains its variant."""
+    saved = _peek(words, "--config")
+    if saved is not None:
+        return _saved_config(Path(saved), words)
     task = words[0] if words and not words[0].startswith("-") else None
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
@@ -194,6 +198,18 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     )
     config = _parse(Config, options, f"train {task or 'TASK'}", default=config, description=TRAIN_HELP)
     return validate(config), reason
+
+
+def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
+    """The settings of an earlier run, with whatever else the command says on top."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config {path}: cannot be read ({envs.in_a_line(error)})") from None
+    at = next(i for i, word in enumerate(words) if word.partition("=")[0] == "--config")
+    rest = words[:at] + words[at + (1 if "=" in words[at] else 2) :]
+    config = _parse(Config, rest, "train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP)
+    return validate(config), f"variant {config.variant}: as in {path}"
 
 
 def _peek(words: list[str], option: str) -> str | None:
