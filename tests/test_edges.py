@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runs import OwnPoint, assert_same_run, tiny
-from warpsac import cli, config, envs, evaluate, rundir, training
+from warpsac import cli, config, envs, evaluate, play, rundir, training
 from warpsac.config import Config, EnvConfig
 from warpsac.envs import SimulatorFailed
 from warpsac.errors import ConfigError, TrainingStopped, UserError
@@ -160,3 +160,16 @@ def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture
     assert_same_run(first, tmp_path / "again" / first.name)
     assert cli.main(["train", "--config", str(tmp_path / "none.json")]) == 2
     assert "none.json: cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.mujoco
+@pytest.mark.parametrize("agent", ["zero", "random"])
+def test_a_task_can_be_watched_before_training(agent: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if play.find_gl() is None:
+        pytest.skip("no way to draw here")
+    out = tmp_path / "a.mp4"
+    options = ["--agent", agent, "--steps", "5", "--out", str(out)]
+    assert cli.main(["play", "InvertedPendulum-v5", *options]) == 0
+    assert out.stat().st_size > 1000
+    assert f"video: {out} (return" in capsys.readouterr().out
+    assert cli.main(["play", "InvertedPendulim-v5", *options]) == 2

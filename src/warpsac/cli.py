@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -26,7 +26,7 @@ usage: warpsac COMMAND ...
 
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
-  play RUN                write a video of a trained policy
+  play RUN                write a video of a trained policy; --agent random TASK of a random one
   tasks                   list the benchmark tasks
   check-env ID            tell whether your own environment fits, and what is wrong with it
 
@@ -73,12 +73,14 @@ class EvalOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PlayOptions:
-    """Write a video of the newest policy of a run."""
+    """Write a video of the newest policy of a run, or of an agent that has learned nothing."""
 
     run: tyro.conf.Positional[str]
-    """Run folder."""
+    """Run folder; with --agent a task."""
+    agent: Literal["policy", "zero", "random"] = "policy"
+    """The trained policy, no action, or random actions: the latter two to look at a task before training."""
     out: str | None = None
-    """The mp4 file; default: policy.mp4 in the run folder."""
+    """The mp4 file; default: policy.mp4 in the run folder, or TASK-AGENT.mp4 here."""
     steps: int = 1000
     """Most control steps to show; the video ends with the episode."""
     seed: int = 0
@@ -275,9 +277,14 @@ def _play(words: list[str]) -> int:
     if asked.steps < 1:
         raise UserError(f"steps = {asked.steps}: must be at least 1")
     _check_seed(asked.seed)
-    run = rundir.open_run(asked.run)
-    out = Path(asked.out) if asked.out else run.path / "policy.mp4"
-    total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed, run.config.env)
+    if asked.agent == "policy":
+        run = rundir.open_run(asked.run)
+        out = Path(asked.out) if asked.out else run.path / "policy.mp4"
+        total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed, run.config.env)
+    else:
+        target = envs.lookup(asked.run)
+        out = Path(asked.out or f"{target.name}-{asked.agent}.mp4")
+        total = play.watch_untrained(asked.agent, target.name, out, asked.steps, asked.seed)
     print(f"video: {out} (return {total:.1f})")
     return 0
 

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,13 +44,36 @@ def find_gl() -> str | None:
     return None
 
 
+class UntrainedAgent:
+    """Does nothing, or anything: to look at a task before training."""
+
+    def __init__(self, kind: Literal["zero", "random"], action_dim: int, seed: int):
+        self._kind, self._dim = kind, action_dim
+        self._random = np.random.default_rng(seed)
+
+    def normalized(self, obs: np.ndarray) -> np.ndarray:
+        shape = (len(obs), self._dim)
+        action = np.zeros(shape) if self._kind == "zero" else self._random.uniform(-1, 1, shape)
+        return action.astype(np.float32)
+
+
+def watch_untrained(
+    kind: Literal["zero", "random"], task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None
+) -> float:
+    """Write a video of an agent that has learned nothing."""
+    with contextlib.closing(envs.make(task, 1, config)) as env:
+        agent = UntrainedAgent(kind, env.spec.action_dim, seed)
+    return record(agent, task, path, steps, seed, config)
+
+
 def record(
-    policy: LoadedPolicy, task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None
+    policy: LoadedPolicy | UntrainedAgent, task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None
 ) -> float:
     """Write a video of one episode, up to `steps` control steps of it; returns its return so far."""
     env = _drawable(task, config)
     try:
-        require_fit(policy, env.spec)
+        if isinstance(policy, LoadedPolicy):
+            require_fit(policy, env.spec)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = max(1, round(rate / 50))
