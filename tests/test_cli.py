@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, play, training
+from warpsac import checkpoint, cli, play, rundir, training
 from warpsac.config import PROFILES, Config, resolve
 from warpsac.tasks import EXTRAS, all_tasks
 
@@ -103,6 +103,7 @@ def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
 
 # Other values than the defaults, where adding one or halving would not do.
 OTHER_VALUES: dict[str, Any] = {
+    "env.episode_limit": 30,
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
     "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
@@ -271,7 +272,8 @@ def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert main("play", str(run), "--steps", "9") == 0
     assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
     assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} (return 12.5)\n")
-    assert asked == [("probe-point", run / "policy.mp4", 9, 0), ("probe-point", tmp_path / "a.mp4", 1000, 4)]
+    env = rundir.open_run(run).config.env
+    assert asked == [("probe-point", run / "policy.mp4", 9, 0, env), ("probe-point", tmp_path / "a.mp4", 1000, 4, env)]
 
 
 # --- as a program of its own

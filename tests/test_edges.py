@@ -42,7 +42,7 @@ class WideActions(OwnPoint):
 
 
 gymnasium.register("Breaks-v0", BreaksEveryEpisode, max_episode_steps=25)
-gymnasium.register("Endless-v0", OwnPoint)
+gymnasium.register("NoLimit-v0", OwnPoint)
 gymnasium.register("LateSuccess-v0", SucceedsAtTheEnd, max_episode_steps=25)
 gymnasium.register("Wide-v0", WideActions, max_episode_steps=25)
 
@@ -65,8 +65,8 @@ def test_training_on_it_stops_with_a_clear_line(tmp_path: Path) -> None:
 def test_an_endless_episode_ends_its_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 60)
     with pytest.raises(SimulatorFailed, match=r"not ended after 60 steps; give episodes a limit with --env\.episode"):
-        evaluate.run_episodes(envs.make("Endless-v0", 1), zero, 1, seed=0)
-    limited = envs.make("Endless-v0", 1, EnvConfig(episode_limit=7))
+        evaluate.run_episodes(envs.make("NoLimit-v0", 1), zero, 1, seed=0)
+    limited = envs.make("NoLimit-v0", 1, EnvConfig(episode_limit=7))
     assert limited.spec.episode_limit == 7
     assert [episode.length for episode in evaluate.run_episodes(limited, zero, 2, seed=0)] == [7, 7]
 

@@ -246,7 +246,7 @@ def _eval(words: list[str]) -> int:
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     with contextlib.closing(env):
         require_fit(policy, env.spec)
-        found = evaluate.run_episodes(env, policy.normalized, episodes, seed, run.config.env.max_faults)
+        found = evaluate.run_episodes(env, policy.normalized, episodes, seed, max_broken=run.config.env.max_faults)
     row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
     row |= evaluate.result_row(found, target.task)
     if asked.json:

@@ -26,8 +26,8 @@ def run_episodes(
     policy: Callable[[np.ndarray], np.ndarray],
     episodes: int,
     seed: int,
-    max_broken: int = EnvConfig().max_faults,
     on_step: Callable[[], None] | None = None,
+    max_broken: int = EnvConfig().max_faults,
 ) -> list[Episode]:
     """Exactly `episodes` complete episodes, shared out evenly over the environments beforehand.
 

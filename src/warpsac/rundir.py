@@ -168,7 +168,7 @@ class RunDir:
             content = self.meta
             if not content and (self.path / META).exists():
                 os.replace(self.path / META, free_name(self._aside_folder() / META))
-            entry = {"step": step, "stop_at": stop_at, **meta}
+            entry = {"step": step, **({} if stop_at is None else {"stop_at": stop_at}), **meta}
             content["resumes"] = [*content.get("resumes", ()), entry]
             write_atomically(self.path / META, _json_bytes(content))
             if stop_at != self.config.stop_at:

@@ -44,7 +44,8 @@ def resume(
         raise UserError("resume needs at least one run folder")
     base = runs[0].config
     for run in runs[1:]:
-        if dataclasses.replace(run.config, seeds=base.seeds, name=base.name) != base:
+        # Seeds that were resumed alone for a while may have been given different ends.
+        if dataclasses.replace(run.config, seeds=base.seeds, name=base.name, stop_at=base.stop_at) != base:
             raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
     config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), time_budget=time_budget)
     if stop_at is not None:
