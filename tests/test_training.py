@@ -218,3 +218,16 @@ def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
     before, after = (row for row in rows_of(outcome.runs[0]) if row["kind"] == "eval")
     assert before["eval/return"] < -25
     assert after["eval/return"] > -6
+
+
+def test_a_seed_in_company_agrees_with_the_seed_alone(tmp_path: Path) -> None:
+    """20 updates on host simulators: one environment set for each seed, the same draws, parameters to 1e-5."""
+    stop = 3 * (WARMUP + 21)  # with overlap the update of the last interaction is still to come
+    company = training.train(tiny(tmp_path / "company", seeds=(1, 2), stop_at=stop, eval={"every": 0})).runs[1]
+    alone = training.train(tiny(tmp_path / "alone", seeds=(2,), stop_at=stop, eval={"every": 0})).runs[0]
+    mine, other = state_of(company), state_of(alone)
+    assert mine.keys() == other.keys()
+    assert int(mine["info/updates"]) == 20
+    for name in mine:
+        if name.startswith(("learner/", "replay/")):
+            np.testing.assert_allclose(mine[name], other[name], atol=1e-5, rtol=1e-5, err_msg=name)
