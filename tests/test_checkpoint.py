@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from warpsac import checkpoint
+from warpsac import checkpoint, pytree
 from warpsac.checkpoint import CheckpointError, DamagedCheckpoint
 from warpsac.errors import TrainingStopped, UserError
 
@@ -81,7 +81,7 @@ def test_a_nested_tree_comes_back_exactly(tmp_path: Path) -> None:
         "scalar": np.float64(1 / 3),
         "empty": np.zeros((0, 2), np.uint8),
     }
-    arrays = checkpoint.flatten(tree)
+    arrays = pytree.flatten(tree)
     assert sorted(arrays) == [
         "actor/blocks/0/w1", "actor/blocks/1/w1", "actor/w", "count", "empty", "key", "mask",
         "python/0", "python/1", "python/2", "scalar",
@@ -89,7 +89,7 @@ def test_a_nested_tree_comes_back_exactly(tmp_path: Path) -> None:
     path = checkpoint.save(tmp_path, 12, {"all": arrays}, {"rng": 2**100, "best": 0.1}, keep=1)
     loaded = checkpoint.load(path)
     assert (loaded.step, loaded.info) == (12, {"rng": 2**100, "best": 0.1})
-    back = checkpoint.restore(tree, loaded.arrays["all"], "test")
+    back = pytree.restore(tree, loaded.arrays["all"], "test")
     assert jax.tree.structure(back) == jax.tree.structure(tree)
     assert jnp.array_equal(jax.random.key_data(back.pop("key")), jax.random.key_data(tree.pop("key")))
     for original, copy in zip(jax.tree.leaves(tree), jax.tree.leaves(back), strict=True):
@@ -106,7 +106,7 @@ def test_info_is_what_json_makes_of_it(tmp_path: Path) -> None:
 def test_restore_from_abstract_shapes_gives_numpy() -> None:
     tree = {"w": jnp.ones((2, 3), jnp.bfloat16), "key": jax.random.key(1)}
     template = jax.eval_shape(lambda: tree)
-    back = checkpoint.restore(template, checkpoint.flatten(tree), "test")
+    back = pytree.restore(template, pytree.flatten(tree), "test")
     assert type(back["w"]) is np.ndarray
     assert back["w"].dtype == ml_dtypes.bfloat16
     assert jax.random.normal(back["key"]) == jax.random.normal(tree["key"])
@@ -124,14 +124,14 @@ def test_restore_from_abstract_shapes_gives_numpy() -> None:
 def test_restore_names_the_leaf_that_does_not_fit(template: Any, message: str) -> None:
     arrays = {"a/w": np.zeros((2, 3), np.float32)}
     with pytest.raises(UserError) as raised:
-        checkpoint.restore(template, arrays, "policy")
+        pytree.restore(template, arrays, "policy")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_leaves_of_one_name_and_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="both named a/b"):
-        checkpoint.flatten({"a": {"b": 1}, "a/b": 2})
+        pytree.flatten({"a": {"b": 1}, "a/b": 2})
     with pytest.raises(TypeError, match="array x: object"):
         checkpoint.save(tmp_path, 1, {"g": {"x": np.array([None])}}, {}, 1)
     assert names(tmp_path) == []

@@ -14,7 +14,7 @@ import pytest
 import quick
 from warpsac import interaction
 from warpsac.config import Config, EnvConfig, LearnerConfig, ReplayConfig
-from warpsac.envs import probe_native
+from warpsac.envs import SimulatorFailed, probe_native
 from warpsac.fused import FusedEngine, reset_keys
 from warpsac.replay.ring import indices, random_words
 
@@ -92,14 +92,14 @@ def test_it_equals_the_parts_called_one_by_one() -> None:
     scale, sums = jax.tree.map(jnp.copy, (engine.scale, engine.sums))
     engine.advance(10, 3, "learn")
     act, store = quick.jit(partial(interaction.act, setup)), quick.jit(partial(interaction.store, setup))
-    learn = quick.jit(partial(interaction.learn, setup, phase=0))
+    sample, learn = quick.jit(partial(interaction.sample, setup)), quick.jit(partial(interaction.learn, setup, phase=0))
     step_env = quick.jit(interaction.over_seeds(env.step, 1))
     for t in range(10, 13):
         action, exploration = act(learner.policy, exploration, obs, keys, jnp.int32(t))
         env_state, step = step_env(env_state, action)
         obs = step.obs
         ring, scale = store(ring, scale, action, step._replace(success=None), None)
-        learner, sums = learn(learner, ring, scale, sums, keys)
+        learner, sums = learn(learner, sample(ring, keys, learner.updates), scale, sums, keys)
     np.testing.assert_array_equal(engine.ring.end, ring.end)
     for mine, other in zip(jax.tree.leaves((engine.learner, engine.obs)), jax.tree.leaves((learner, obs))):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
@@ -204,3 +204,9 @@ def test_no_copy_of_the_ring_and_one_trace() -> None:
     assert compiled.memory_analysis().temp_size_in_bytes < ring_bytes / 4
     shape = ",".join(map(str, engine.ring.obs.shape))
     assert not re.search(rf"f32\[{shape}\]\S* copy\(", compiled.as_text())
+
+
+def test_an_environment_that_breaks_in_every_episode_ends_its_evaluation() -> None:
+    engine = make_engine(dataclasses.replace(CONFIG, task="probe-native-broken"), evaluation_envs=3)
+    with pytest.raises(SimulatorFailed, match=r"environment 0 failed in 10 evaluation episodes in a row"):
+        engine.evaluate(reset_keys((7,)))

@@ -35,8 +35,6 @@ import numpy as np
 
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import free_name, in_words, sync_folder
-from warpsac.pytree import flatten as flatten
-from warpsac.pytree import restore as restore
 
 FORMAT = 1
 MANIFEST = "manifest.json"

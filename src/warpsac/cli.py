@@ -177,9 +177,9 @@ def _train(words: list[str]) -> int:
 
 def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that a train command asks for, and the line that explains its variant."""
-    saved = _peek(words, "--config")
+    saved, rest = _split(words, "--config")
     if saved is not None:
-        return _saved_config(Path(saved), words)
+        return _saved_config(Path(saved), rest)
     task = words[0] if words and not words[0].startswith("-") else None
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
@@ -208,22 +208,25 @@ def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--config {path}: cannot be read ({envs.in_a_line(error)})") from None
-    at = next(i for i, word in enumerate(words) if word.partition("=")[0] == "--config")
-    rest = words[:at] + words[at + (1 if "=" in words[at] else 2) :]
-    config = _parse(Config, rest, "train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP)
+    config = _parse(Config, words, "train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP)
     return validate(config), f"variant {config.variant}: as in {path}"
 
 
 def _peek(words: list[str], option: str) -> str | None:
     """The value of an option that decides the defaults of the others."""
+    return _split(words, option)[0]
+
+
+def _split(words: list[str], option: str) -> tuple[str | None, list[str]]:
+    """The value of an option, None if it is not there, and the words without it."""
     spellings = {option, option.replace("-envs", "_envs")}
-    for word, following in zip(words, [*words[1:], None]):
-        if word in spellings:
-            return following
+    for i, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if equals and name in spellings:
-            return value
-    return None
+        if name in spellings and equals:
+            return value, words[:i] + words[i + 1 :]
+        if name in spellings:
+            return next(iter(words[i + 1 :]), None), words[:i] + words[i + 2 :]
+    return None, words
 
 
 # --- the others
@@ -284,7 +287,7 @@ def _play(words: list[str]) -> int:
     else:
         target = envs.lookup(asked.run)
         out = Path(asked.out or f"{target.name}-{asked.agent}.mp4")
-        total = play.watch_untrained(asked.agent, target.name, out, asked.steps, asked.seed)
+        total = play.record(asked.agent, target.name, out, asked.steps, asked.seed)
     print(f"video: {out} (return {total:.1f})")
     return 0
 
@@ -338,7 +341,7 @@ def _check_env(words: list[str]) -> int:
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)
-    command = " ".join(["warpsac train", *(word for word in words)])
+    command = " ".join(["warpsac train", *words])
     print(f"{asked.id} fits: {command}" if fits else f"{asked.id} does not fit yet")
     return 0 if fits else 1
 

@@ -54,27 +54,7 @@ class Programs:
 @functools.lru_cache(maxsize=8)
 def compile_programs(setup: Setup) -> Programs:
     """The programs of a setup; a second run of the same in one process finds them compiled."""
-    bind, count = functools.partial, setup.updates_per_step
-
-    def sample(ring: device_ring.Ring, keys: interaction.Keys, update: Array) -> tuple[Batch, ...]:
-        """The minibatches of one interaction, whose first update has the index `update`."""
-        indices = (interaction.sample_keys(keys, update + i) for i in range(count))
-        return tuple(interaction.sample(setup, ring, index) for index in indices)
-
-    def learn(
-        learner: sac.Learner,
-        batches: tuple[Batch, ...],
-        scale: normalize.RewardScale,
-        sums: interaction.MetricSums,
-        keys: interaction.Keys,
-        phase: int,
-    ) -> tuple[sac.Learner, interaction.MetricSums]:
-        """All updates of one interaction. Sampling is not part of it: batches from host memory go through
-        the very same program, so that where replay lives changes no bit of the result."""
-        for batch, turn in zip(batches, interaction.actor_turns(setup, phase), strict=True):
-            learner, sums = interaction.update(setup, learner, batch, scale, sums, keys, turn)
-        return learner, sums
-
+    bind = functools.partial
     return Programs(
         act_randomly=jax.jit(bind(interaction.act_randomly, setup)),
         act=jax.jit(bind(interaction.act, setup), donate_argnums=1),
@@ -82,9 +62,10 @@ def compile_programs(setup: Setup) -> Programs:
         store=jax.jit(bind(interaction.store, setup), donate_argnums=(0, 1)),
         cut=jax.jit(lambda ring, mask, obs: device_ring.cut(ring, setup.ring, mask, obs), donate_argnums=0),
         observe=jax.jit(bind(interaction.observe_rewards, setup), donate_argnums=0),
-        sample=jax.jit(sample),
+        sample=jax.jit(bind(interaction.sample, setup)),
         learn=tuple(
-            jax.jit(bind(learn, phase=phase), donate_argnums=(0, 3)) for phase in range(setup.agent.config.policy_delay)
+            jax.jit(bind(interaction.learn, setup, phase=phase), donate_argnums=(0, 3))
+            for phase in range(setup.agent.config.policy_delay)
         ),
         sample_keys=jax.jit(lambda keys, update: interaction.sample_keys(keys, update)),
         policy_of=jax.jit(lambda policy, seed: jax.tree.map(lambda leaf: leaf[seed], policy)),
@@ -163,7 +144,7 @@ class Engine:
             self.ring = self.programs.cut(self.ring, mask, new_obs)
         else:
             self.host_ring.cut(mask, new_obs)
-        self.scale = self.scale._replace(ended=self.scale.ended | mask)
+        self.scale = normalize.forget_episodes(self.scale, mask)
 
     # --- reading
 

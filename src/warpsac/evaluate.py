@@ -21,6 +21,13 @@ def evaluation_seed(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, EVALUATION_STREAM, index]).generate_state(1)[0])
 
 
+def broken_evaluation(task: str, env: int, max_broken: int) -> SimulatorFailed:
+    return SimulatorFailed(
+        f"{task}: environment {env} failed in {max_broken} evaluation episodes in a row "
+        f"(env.max_faults = {max_broken}) and completed none"
+    )
+
+
 def run_episodes(
     env: HostEnv,
     policy: Callable[[np.ndarray], np.ndarray],
@@ -48,10 +55,7 @@ def run_episodes(
             tracker.forget(np.flatnonzero(step.restart.mask))
             broken += step.restart.mask
             if broken.max() >= max_broken:
-                raise SimulatorFailed(
-                    f"{env.spec.task}: environment {broken.argmax()} failed in {broken.max()} evaluation episodes in a "
-                    f"row (env.max_faults = {max_broken}) and completed none"
-                )
+                raise broken_evaluation(env.spec.task, int(broken.argmax()), max_broken)
         if tracker.length.max() >= LONGEST_EPISODE:
             raise SimulatorFailed(
                 f"{env.spec.task}: an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; "

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac import interaction, pytree, sac
+from warpsac.config import EnvConfig
 from warpsac.engine import Engine
 from warpsac.envs import NativeEnv
 from warpsac.episodes import Episode
+from warpsac.evaluate import broken_evaluation
 from warpsac.interaction import Keys, MetricSums, Setup, over_seeds
 from warpsac.normalize import RewardScale
 from warpsac.replay.ring import Ring
@@ -106,7 +108,8 @@ def interact(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Ar
     ring, scale = interaction.store(setup, state.ring, state.scale, action, step._replace(success=None), None)
     learner, sums = state.learner, state.sums
     if mode == "learn":
-        learner, sums = interaction.learn(setup, learner, ring, scale, sums, keys, phase)
+        batches = interaction.sample(setup, ring, keys, learner.updates)
+        learner, sums = interaction.learn(setup, learner, batches, scale, sums, keys, phase)
     return State(env_state, step.obs, learner, exploration, ring, scale, sums, episodes)
 
 
@@ -138,45 +141,71 @@ def advance(
     return jax.lax.fori_loop(0, rounds, body, state)
 
 
-def run_episodes(agent: sac.Agent, env: NativeEnv, policy: Policy, key: Array) -> tuple[Array, Array, Array]:
-    """Return, length and success of the first episode of each environment, under the best action."""
+class Played(NamedTuple):
+    """The first complete episode of each environment, [E]."""
+
+    total: Array  # float32
+    length: Array  # int32
+    success: Array  # bool
+    broken: Array  # int32, episodes in a row that a fault cut short; the limit: it was given up
+
+
+def run_episodes(agent: sac.Agent, env: NativeEnv, max_broken: int, policy: Policy, key: Array) -> Played:
+    """Play the first complete episode of each environment, under the best action.
+
+    An episode that ran away begins anew; an environment in which `max_broken` did so in a row is given up.
+    """
     env_state, obs = env.reset(key)
-    num_envs = env.spec.num_envs
-    alive = jnp.ones(num_envs, bool)
-    nothing = (jnp.zeros(num_envs, jnp.float32), jnp.zeros(num_envs, jnp.int32), jnp.zeros(num_envs, bool))
+    count = env.spec.num_envs
+    nothing = Played(
+        total=jnp.zeros(count, jnp.float32),
+        length=jnp.zeros(count, jnp.int32),
+        success=jnp.zeros(count, bool),
+        broken=jnp.zeros(count, jnp.int32),
+    )
 
     def going(carry: Any) -> Array:
         return carry[2].any()
 
     def one_step(carry: Any) -> Any:
-        env_state, obs, alive, (total, length, success) = carry
+        env_state, obs, alive, played = carry
         env_state, step = env.step(env_state, sac.best_action(agent, policy, obs))
-        total = total + jnp.where(alive, step.reward, 0.0)
-        length = length + alive
-        if step.success is not None:
-            success = success | (alive & step.success)
-        faulty = False if step.faulty is None else step.faulty
-        # An episode that ran away begins anew; only complete ones count.
+        faulty = jnp.zeros(count, bool) if step.faulty is None else step.faulty
         begin = alive & faulty
-        total, length, success = jnp.where(begin, 0.0, total), jnp.where(begin, 0, length), success & ~begin
-        return env_state, step.obs, alive & ~(step.terminated | step.truncated), (total, length, success)
+        success = played.success if step.success is None else played.success | (alive & step.success)
+        played = Played(
+            total=jnp.where(begin, 0.0, played.total + jnp.where(alive, step.reward, 0.0)),
+            length=jnp.where(begin, 0, played.length + alive),
+            success=success & ~begin,
+            broken=played.broken + begin,
+        )
+        alive = alive & ~(step.terminated | step.truncated) & (played.broken < max_broken)
+        return env_state, step.obs, alive, played
 
-    return jax.lax.while_loop(going, one_step, (env_state, obs, alive, nothing))[3]
+    return jax.lax.while_loop(going, one_step, (env_state, obs, jnp.ones(count, bool), nothing))[3]
 
 
-def as_episodes(found: tuple[Array, Array, Array], has_success: bool) -> list[Episode]:
-    """What `run_episodes` found, one record for each environment."""
+def as_episodes(played: Played, has_success: bool) -> list[Episode]:
+    """One record for each environment."""
+    columns = zip(played.total, played.length, played.success, strict=True)
     return [
         Episode(i, float(total), int(length), bool(success) if has_success else None)
-        for i, (total, length, success) in enumerate(zip(*found, strict=True))
+        for i, (total, length, success) in enumerate(columns)
     ]
 
 
 class FusedEngine(Engine):
     """An `Engine` whose simulator is part of its programs."""
 
-    def __init__(self, setup: Setup, seeds: tuple[int, ...], env: NativeEnv, evaluation_env: NativeEnv):
-        self.env, self.evaluation_env = env, evaluation_env
+    def __init__(
+        self,
+        setup: Setup,
+        seeds: tuple[int, ...],
+        env: NativeEnv,
+        evaluation_env: NativeEnv,
+        max_broken: int = EnvConfig().max_faults,
+    ):
+        self.env, self.evaluation_env, self._max_broken = env, evaluation_env, max_broken
         reset = jax.jit(over_seeds(env.reset, len(seeds)))
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
         self.env_state, self.obs = jax.tree.map(jnp.copy, reset(reset_keys(seeds)))
@@ -188,7 +217,7 @@ class FusedEngine(Engine):
             static_argnames=("mode", "phase", "interactions"),
             donate_argnums=0,
         )
-        one = functools.partial(run_episodes, setup.agent, evaluation_env)
+        one = functools.partial(run_episodes, setup.agent, evaluation_env, max_broken)
         self._evaluate = jax.jit(over_seeds(one, len(seeds)))
 
     def advance(self, counter: int, count: int, mode: Mode) -> None:
@@ -232,8 +261,10 @@ class FusedEngine(Engine):
     def evaluate(self, keys: Array) -> list[list[Episode]]:
         """The first episode of each evaluation environment, for every seed."""
         found = jax.device_get(self._evaluate(self.learner.policy, keys))
+        if found.broken.max() >= self._max_broken:
+            raise broken_evaluation(self.evaluation_env.spec.task, int(found.broken.max(0).argmax()), self._max_broken)
         has_success = self.evaluation_env.spec.has_success
-        return [as_episodes(columns, has_success) for columns in zip(*found, strict=True)]
+        return [as_episodes(Played(*columns), has_success) for columns in zip(*found, strict=True)]
 
     def longest_fault(self) -> int:
         """The most faulty steps in a row of any environment since the last call."""

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac import envs
+from warpsac import envs, runtime
 from warpsac.config import ABUNDANT_ENVS
 from warpsac.episodes import Episode
 from warpsac.errors import ConfigError, UserError
@@ -38,7 +38,7 @@ class FusedLoop(Loop):
         if replay.placement == "host":
             raise ConfigError("replay.placement", "host", "must be auto or device: this simulator runs on the device")
         wants_gpu = self.target.family == "playground" and config.env.num_envs >= ABUNDANT_ENVS
-        if wants_gpu and jax.default_backend() == "cpu":
+        if wants_gpu and runtime.on_cpu():
             raise UserError(
                 f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
                 f"'warpsac[cuda]', or try it small on the CPU: {small} --eval.episodes 4 --eval.num-envs 4"
@@ -49,7 +49,7 @@ class FusedLoop(Loop):
 
     def make_engine(self) -> FusedEngine:
         self.progress.phase("compiling", "the simulator")
-        return FusedEngine(self.setup, self.config.seeds, self.env, self._evaluation_env)
+        return FusedEngine(self.setup, self.config.seeds, self.env, self._evaluation_env, self.config.env.max_faults)
 
     # --- the loop
 
@@ -107,6 +107,7 @@ class FusedLoop(Loop):
     # --- checkpoints
 
     def snapshots(self, with_simulator: bool) -> list[Groups]:
+        # All environments have made the same steps, whatever failed: the simulator's state is always whole.
         return self.engine.snapshots(self.saves_replay())
 
     def restore(self, parts: list[Groups]) -> bool:

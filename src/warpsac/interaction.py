@@ -112,11 +112,6 @@ def act(
     return explore(policy, exploration, obs, _stream(keys.act, interaction))
 
 
-def act_best(setup: Setup, policy: Policy, obs: Array) -> Array:
-    """Deterministic actions for observations [S, N, D]."""
-    return over_seeds(lambda *arguments: sac.best_action(setup.agent, *arguments), setup.seeds)(policy, obs)
-
-
 # --- storing
 
 
@@ -178,8 +173,11 @@ def sample_keys(keys: Keys, updates: Array) -> Array:
     return _stream(keys.sample, updates)
 
 
-def sample(setup: Setup, ring: Ring, keys: Array) -> Batch:
-    return replay.sample(ring, setup.ring, setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
+def sample(setup: Setup, ring: Ring, keys: Keys, update: Array) -> tuple[Batch, ...]:
+    """The minibatches of one interaction, whose first update has the index `update`."""
+    spec, law, size, gamma = setup.ring, setup.law, setup.batch_size, setup.gamma
+    drawn = (sample_keys(keys, update + i) for i in range(setup.updates_per_step))
+    return tuple(replay.sample(ring, spec, law, one, size, gamma, setup.sampler) for one in drawn)
 
 
 def update(
@@ -209,10 +207,19 @@ def actor_turns(setup: Setup, phase: int) -> list[bool]:
 
 
 def learn(
-    setup: Setup, learner: Learner, ring: Ring, scale: RewardScale, sums: MetricSums, keys: Keys, phase: int
+    setup: Setup,
+    learner: Learner,
+    batches: tuple[Batch, ...],
+    scale: RewardScale,
+    sums: MetricSums,
+    keys: Keys,
+    phase: int,
 ) -> tuple[Learner, MetricSums]:
-    """All updates of one interaction, unrolled: the policy delay is part of the program."""
-    for turn in actor_turns(setup, phase):
-        batch = sample(setup, ring, sample_keys(keys, learner.updates))
+    """All updates of one interaction, unrolled: the policy delay is part of the program.
+
+    Sampling is not: in the host loop batches from host memory go through the very same program, so that
+    where replay lives changes no bit of the result.
+    """
+    for batch, turn in zip(batches, actor_turns(setup, phase), strict=True):
         learner, sums = update(setup, learner, batch, scale, sums, keys, turn)
     return learner, sums

@@ -72,7 +72,7 @@ class Loop(abc.ABC):
         start_step = checkpoints[0].step if checkpoints else 0
         self.progress = Progress(config.end_step, f"{self.target.name} · {config.variant}", start_step)
         self._to_close.callback(self.progress.close)
-        for note in (*notes, f"device: {runtime.describe_device()}", *self._memory_notes()):
+        for note in (*notes, f"device: {runtime.describe_device()}", *self._notes()):
             self.progress.message(note)
         for run in self.runs:
             self.progress.message(f"run folder: {run.path}")
@@ -251,11 +251,11 @@ class Loop(abc.ABC):
     def meta(self) -> dict[str, Any]:
         return provenance.describe(simulators=self.spec.versions, accelerators=runtime.accelerators())
 
-    def _memory_notes(self) -> list[str]:
+    def _notes(self) -> list[str]:
         ring, setting = self.setup.ring, self.config.checkpoint
         each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
         seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""
-        where = "memory" if runtime.describe_device() == "CPU" else f"{self.placement} memory"
+        where = "memory" if runtime.on_cpu() else f"{self.placement} memory"
         size = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else f"{ring.nbytes / 1e6:.1f} MB"
         notes = [f"replay: {each}{seeds}, {size} in {where}, {ring.storage}"]
         if self.spec.episode_limit is None:

@@ -57,23 +57,23 @@ class UntrainedAgent:
         return action.astype(np.float32)
 
 
-def watch_untrained(
-    kind: Literal["zero", "random"], task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None
-) -> float:
-    """Write a video of an agent that has learned nothing."""
-    with contextlib.closing(envs.make(task, 1, config)) as env:
-        agent = UntrainedAgent(kind, env.spec.action_dim, seed)
-    return record(agent, task, path, steps, seed, config)
-
-
 def record(
-    policy: LoadedPolicy | UntrainedAgent, task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None
+    agent: LoadedPolicy | Literal["zero", "random"],
+    task: str,
+    path: Path,
+    steps: int,
+    seed: int,
+    config: EnvConfig | None = None,
 ) -> float:
     """Write a video of one episode, up to `steps` control steps of it; returns its return so far."""
     env = _drawable(task, config)
     try:
-        if isinstance(policy, LoadedPolicy):
-            require_fit(policy, env.spec)
+        actor: LoadedPolicy | UntrainedAgent
+        if isinstance(agent, LoadedPolicy):
+            require_fit(agent, env.spec)
+            actor = agent
+        else:
+            actor = UntrainedAgent(agent, env.spec.action_dim, seed)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = max(1, round(rate / 50))
@@ -82,7 +82,7 @@ def record(
             for step in range(steps):
                 if step % every == 0:
                     video.append_data(_image(env))
-                env.send(policy.normalized(obs))
+                env.send(actor.normalized(obs))
                 result = env.recv().result
                 obs = result.obs
                 total += float(result.reward[0])

@@ -20,6 +20,10 @@ def accelerators() -> list[str]:
     return [device.device_kind for device in jax.local_devices()]
 
 
+def on_cpu() -> bool:
+    return jax.default_backend() == "cpu"
+
+
 def describe_device() -> str:
     device = jax.local_devices()[0]
-    return "CPU" if device.platform == "cpu" else f"{device.device_kind} ({device.platform})"
+    return "CPU" if on_cpu() else f"{device.device_kind} ({device.platform})"

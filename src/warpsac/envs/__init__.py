@@ -172,8 +172,9 @@ def lookup(name: str) -> Target:
 
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
     """Environments of a task that are stepped from Python, not yet reset; of any simulator."""
-    env = _make(name, num_envs, config, render)
-    if not lookup(name).native:
+    target = lookup(name)
+    env = _make(target, num_envs, config, render)
+    if not target.native:
         return env
     from warpsac.envs.stepwise import Stepwise
 
@@ -182,11 +183,10 @@ def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool
 
 def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> NativeEnv:
     """Environments of a task whose simulator is written in JAX (`Target.native`)."""
-    return _make(name, num_envs, config, render=False)
+    return _make(lookup(name), num_envs, config, render=False)
 
 
-def _make(name: str, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
-    target = lookup(name)
+def _make(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
     if target.family not in FAMILIES:
         raise UserError(f"{target.name}: the {target.family} family is not in this version of warpsac")
     module: Any = importlib.import_module(FAMILIES[target.family])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import warnings
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gymnasium
@@ -15,6 +14,7 @@ from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, in_a_line
 from warpsac.envs.host import InProcessEnvs
 from warpsac.errors import UserError
+from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
 
 SUCCESS_STEPS = 200  # tried to find out how an environment reports success
@@ -84,20 +84,19 @@ def find_success_key(env: Any) -> str | None:
     """
     if isinstance(env, MujocoSnapshot):
         return None  # gymnasium's own have none
-    space = env.action_space
+    space, over = env.action_space, False
     try:
         _, info = env.reset(seed=0)
         action = np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
-        for _ in range(SUCCESS_STEPS):
-            for key in ("is_success", "success"):
-                if key in info:
-                    return key
+        for _ in range(SUCCESS_STEPS + 1):
+            found = [key for key in ("is_success", "success") if key in info]
+            if found or over:
+                return found[0] if found else None
             _, _, terminated, truncated, info = env.step(action)
-            if terminated or truncated:
-                break
+            over = terminated or truncated
     except Exception:
-        return None  # a faulty environment shows itself when it is used
-    return next((key for key in ("is_success", "success") if key in info), None)
+        pass  # a faulty environment shows itself when it is used
+    return None
 
 
 def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success: bool) -> EnvSpec:
@@ -136,18 +135,8 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
         control_hz=1.0 / step_seconds if step_seconds else None,
         has_success=has_success,
         restorable=isinstance(env, Snapshot),
-        versions=package_versions(["gymnasium", "mujoco"] if mujoco else ["gymnasium"]),
+        versions=installed_versions(["gymnasium", "mujoco"] if mujoco else ["gymnasium"]),
     )
-
-
-def package_versions(packages: list[str]) -> dict[str, str]:
-    found = {}
-    for package in packages:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 class Snapshot(gymnasium.Wrapper):

@@ -2,6 +2,7 @@
 
 probe-native           a point driven to the origin by its acceleration, random start, 25 steps
 probe-native-faulty    the same; every 40th step of environment 0 returns NaN
+probe-native-broken    the same; the fourth step of every episode of environment 0 returns NaN
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from warpsac.types import Array, ObsViews, StepResult
 
 LIMIT = 25
 FAULT_EVERY = 40
-TASKS = ("probe-native", "probe-native-faulty")
+TASKS = ("probe-native", "probe-native-faulty", "probe-native-broken")
 
 
 class State(NamedTuple):
@@ -31,7 +32,7 @@ class NativePoint:
     """Each episode's start is drawn from the simulator's own step count: a state restores it exactly."""
 
     def __init__(self, task: str, num_envs: int):
-        self._faulty = task == "probe-native-faulty"
+        self._task = task
         self.spec = EnvSpec(
             task=task,
             family="probe-native",
@@ -59,8 +60,10 @@ class NativePoint:
         point = jnp.concatenate([state.point[:, :2] + 0.3 * velocity, velocity], axis=1)
         distance = jnp.linalg.norm(point[:, :2], axis=1)
         faulty = jnp.zeros(self.spec.num_envs, bool)
-        if self._faulty:
+        if self._task == "probe-native-faulty":
             faulty = faulty.at[0].set(count % FAULT_EVERY == 0)
+        elif self._task == "probe-native-broken":
+            faulty = faulty.at[0].set(steps[0] == 4)
         terminated = (distance > 3) & ~faulty
         truncated = (steps >= LIMIT) & ~terminated & ~faulty
         over = terminated | truncated | faulty
