@@ -42,10 +42,38 @@ def _import_playground() -> Any:
 class State(NamedTuple):
     """N environments between two steps."""
 
-    simulator: Any  # Playground's own state, batched
+    simulator: Any  # Playground's own state, batched; its physics as `Physics` packs it
     steps: Array  # int32 [N], of the running episode
     first: Any  # physics and observation that an ended environment returns to
     key: Array  # uint32 [N, 2], for full resets
+
+
+class Physics(NamedTuple):
+    """MuJoCo's state of an environment as the plain arrays that belong to it.
+
+    MuJoCo-Warp's also holds working memory that all environments share, such as the list of contacts: it
+    means nothing between two steps, and cannot be told apart by environment or by seed. It is left out.
+    """
+
+    structure: Any
+    shared: dict[int, jax.ShapeDtypeStruct]  # by position among the leaves
+
+    @classmethod
+    def of(cls, env: Any) -> Physics:
+        single = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).data
+        pair = jax.eval_shape(jax.vmap(env.reset), jnp.zeros((2, 2), jnp.uint32)).data
+        leaves, structure = jax.tree.flatten(single)
+        both = zip(leaves, jax.tree.leaves(pair), strict=True)
+        return cls(structure, {i: one for i, (one, two) in enumerate(both) if one.shape == two.shape})
+
+    def pack(self, data: Any) -> tuple[Array, ...]:
+        return tuple(leaf for i, leaf in enumerate(jax.tree.leaves(data)) if i not in self.shared)
+
+    def unpack(self, packed: tuple[Array, ...]) -> Any:
+        own = iter(packed)
+        count = len(packed) + len(self.shared)
+        blank = {i: jnp.zeros(leaf.shape, leaf.dtype) for i, leaf in self.shared.items()}
+        return self.structure.unflatten([blank[i] if i in blank else next(own) for i in range(count)])
 
 
 class PlaygroundEnvs:
@@ -55,6 +83,7 @@ class PlaygroundEnvs:
         self._config = config
         self.impl = _choose_impl(config.impl)
         self._env = _load(task, config, self.impl)
+        self._physics = Physics.of(self._env)
         self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
         observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
         self._asymmetric = isinstance(observation, dict)
@@ -138,7 +167,7 @@ class PlaygroundEnvs:
             model.vis.global_.offheight = max(model.vis.global_.offheight, height)
             self._renderer = mujoco.Renderer(model, height, width)
             self._drawn = mujoco.MjData(model)
-        physics = state.simulator.data
+        physics = self._physics.unpack(state.simulator.data)
         self._drawn.qpos[:], self._drawn.qvel[:] = np.asarray(physics.qpos[0]), np.asarray(physics.qvel[0])
         if model.nmocap:
             self._drawn.mocap_pos[:] = np.asarray(physics.mocap_pos[0])
@@ -150,17 +179,21 @@ class PlaygroundEnvs:
 
     def _vectorized(self, name: str) -> Any:
         """Playground's reset or step over N environments, each with its own physics if randomised."""
-        if self._randomized is None:
-            return jax.vmap(getattr(self._env, name))
-        models, axes = self._randomized
+        models, axes = self._randomized or (None, None)
 
         def one(model: Any, *arguments: Any) -> Any:
             base = self._env.unwrapped
-            kept, base._mjx_model = base._mjx_model, model
+            kept = base._mjx_model
+            base._mjx_model = kept if model is None else model
             try:
-                return getattr(base, name)(*arguments)
+                if name == "reset":
+                    state = self._env.reset(*arguments)
+                else:
+                    before, action = arguments
+                    state = self._env.step(before.replace(data=self._physics.unpack(before.data)), action)
             finally:
                 base._mjx_model = kept
+            return state.replace(data=self._physics.pack(state.data))
 
         return lambda *arguments: jax.vmap(one, in_axes=(axes, *(0 for _ in arguments)))(models, *arguments)
 
@@ -198,7 +231,27 @@ def _load(task: str, config: EnvConfig, impl: str) -> Any:
     if "impl" in settings:
         settings.impl = impl
     _find_menagerie(task, config)
-    return registry.load(task, config=settings)
+    if impl != "warp":
+        return registry.load(task, config=settings)
+    import warp
+
+    warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels, and once more
+    env = registry.load(task, config=settings)
+    _allow_few_iterations(env.unwrapped)
+    return env
+
+
+def _allow_few_iterations(env: Any) -> None:
+    """Keep MuJoCo-Warp from printing a line for every environment whose solver uses up its iterations.
+
+    Playground gives it few on purpose; MJX stops there without a word.
+    """
+    from mujoco.mjx.third_party.mujoco_warp._src.types import OverflowType
+
+    options = env._mjx_model.opt
+    heard = int(options._impl.warn_overflow) & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
+    quiet = options.replace(_impl=options._impl.replace(warn_overflow=heard))
+    env._mjx_model = env._mjx_model.replace(opt=quiet)
 
 
 def _choose_impl(asked: str) -> str:
