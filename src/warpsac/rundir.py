@@ -353,8 +353,14 @@ def _csv_step(line: str) -> float:
         return math.inf
 
 
-def _as_number(value: Any) -> Any:
-    return float(value) if value in ("nan", "inf", "-inf") else value
+def _parse_row(line: str) -> Row:
+    """A row of metrics; a ValueError for a line that is none."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("not an object")
+    if 'nan"' in line or 'inf"' in line:  # most rows have none, and need no second look at each value
+        row = {key: float(value) if value in ("nan", "inf", "-inf") else value for key, value in row.items()}
+    return row
 
 
 def _file_of(path: Path | str, name: str) -> Path:
@@ -370,8 +376,8 @@ def read_metrics(path: Path | str) -> list[Row]:
         if not line.endswith("\n"):
             break
         try:
-            rows.append({key: _as_number(value) for key, value in json.loads(line).items()})
-        except (ValueError, AttributeError):
+            rows.append(_parse_row(line))
+        except (ValueError, RecursionError):
             raise UserError(f"{file}, line {number}: not a row of metrics") from None
     return rows
 

@@ -164,7 +164,15 @@ class Scope:
     def comparisons(self) -> dict[Metric, Comparison]:
         return {metric: compare(_by_group(self.tasks, metric)) for metric in METRICS}
 
-    def curve(self, over: Literal["steps", "seconds"]) -> FamilyCurve | None:
+    @cached_property
+    def step_curve(self) -> FamilyCurve | None:
+        return self._curve("steps")
+
+    @cached_property
+    def wall_curve(self) -> FamilyCurve | None:
+        return self._curve("seconds")
+
+    def _curve(self, over: Literal["steps", "seconds"]) -> FamilyCurve | None:
         """Mean over tasks against the share of each task's horizon, of the groups and tasks of the area's table."""
         comparison = self.comparisons["auc" if over == "steps" else "wall_auc"]
         tasks = [task for task in self.tasks if task.scale.task in comparison.tasks]

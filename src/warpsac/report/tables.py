@@ -46,10 +46,10 @@ def curves(study: Study) -> Rows:
 def family_curves(study: Study) -> Rows:
     """The mean curve over the tasks of each family, with its bootstrap band."""
     for scope in study.scopes:
-        for over in ("steps", "seconds"):
-            found = scope.curve(over)  # type: ignore[arg-type]
-            for group, curve in found.curves.items() if found else ():
-                assert found is not None
+        for over, found in (("steps", scope.step_curve), ("seconds", scope.wall_curve)):
+            if found is None:
+                continue
+            for group, curve in found.curves.items():
                 for i, x in enumerate(found.x):
                     yield {"family": scope.name, "variant": study.label(group), "over": over,
                            "x": x, "x_is": "steps" if found.in_steps else "share of the horizon",
@@ -139,9 +139,11 @@ TABLES = {
 
 
 def _cell(value: Any) -> Any:
-    """Floats with six significant digits; unknown and non-finite ones are empty."""
+    """Whole numbers exactly, others with six significant digits; unknown and non-finite ones are empty."""
     if isinstance(value, float | np.floating):
-        return f"{value:.6g}" if math.isfinite(value) else ""
+        if not math.isfinite(value):
+            return ""
+        return str(int(value)) if value == int(value) else f"{value:.6g}"
     return "" if value is None else value
 
 
