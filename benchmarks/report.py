@@ -44,7 +44,8 @@ def write_run(folder: Path, task: Task, variant: str, seed: int, rows: int, eval
     lines = []
     for number in range(rows):
         share = number / (rows - 1)
-        row: dict[str, Any] = {"step": round(share * config.end_step), "kind": "train", "time/seconds": 5 + 3600 * share}
+        step, seconds = round(share * config.end_step), 5 + 3600 * share
+        row: dict[str, Any] = {"step": step, "kind": "train", "time/seconds": seconds}
         if number % each == 0 or number == rows - 1:
             score = level * (1 - math.exp(-speed * share)) + 0.02 * noise.normal()
             row |= {"kind": "eval", "eval/return": low + score * (high - low), "eval/episodes": 50, "eval/score": score}

@@ -38,10 +38,11 @@ def write_run(
     (folder / rundir.CONFIG).write_text(to_json(config))
     content = provenance.describe(command=["warpsac", "train", task]) | {"resumes": []} | dict(meta or {})
     (folder / rundir.META).write_text(json.dumps(content))
-    lines = []
+    lines: list[dict[str, Any]] = []
     for step, value, seconds in evaluations:
+        head = {"step": step, "time/seconds": seconds}
         if step:
-            lines.append({"step": step, "kind": "train", "time/seconds": seconds, "faults/count": 0})
-        lines.append({"step": step, "kind": "eval", "time/seconds": seconds, f"eval/{metric}": value, "eval/episodes": 5})
+            lines.append(head | {"kind": "train", "faults/count": 0})
+        lines.append(head | {"kind": "eval", f"eval/{metric}": value, "eval/episodes": 5})
     (folder / rundir.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder

@@ -63,7 +63,7 @@ class Band(NamedTuple):
     x: np.ndarray
     mean: np.ndarray
     std: np.ndarray
-    count: np.ndarray
+    seeds: np.ndarray
 
 
 def band(curves: Sequence[Curve], grid: np.ndarray | None = None) -> Band:

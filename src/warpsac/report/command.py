@@ -37,7 +37,7 @@ class ReportOptions:
 def command(asked: ReportOptions) -> int:
     if asked.published:
         if asked.folders:
-            raise UserError("report takes folders or --published, not both: published curves are drawn beside runs anyway")
+            raise UserError("report takes folders or --published, not both: published curves are drawn beside runs")
         found, out, title = runs.published_runs(), Path(asked.out or "report-published"), "Published results"
     else:
         if not asked.folders:

@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
   const root = document.documentElement;
-  const state = { x: "steps", y: "score", hidden: new Set(), published: true };
+  const state = { x: "steps", y: "score", hidden: new Set(), published: true, paper: false };
   root.dataset.mode = data.mode;
 
   // --- numbers in words
@@ -54,6 +54,7 @@
     const side = chart[state.x];
     figure.replaceChildren();
     figure.view = null;
+    figure.at = undefined;
     if (!side || !side.series.length) {
       const empty = document.createElement("p");
       empty.className = "empty";
@@ -63,9 +64,10 @@
     }
     const raw = state.y === "raw" && chart.bounds;
     const shown = raw ? (v) => chart.bounds[0] + v * (chart.bounds[1] - chart.bounds[0]) : (v) => v;
-    const inner = figure.clientWidth - (figure.classList.contains("big") ? 28 : 0);
-    const width = Math.max(inner || 400, 240);
-    const height = Math.round(figure.classList.contains("big") ? Math.min(width * 0.56, 380) : width * 0.6);
+    const big = figure.classList.contains("big");
+    // On paper a chart is as wide as its place there, whatever the window: the letters then keep their size.
+    const width = state.paper ? (big ? 430 : 330) : Math.max(figure.clientWidth - (big ? 28 : 0) || 400, 240);
+    const height = Math.round(big ? Math.min(width * 0.56, 380) : width * 0.6);
     const all = side.series;
     const numbers = (pick) => all.flatMap(pick).filter((v) => v !== null && v !== undefined);
     const xs = numbers((s) => [s.x[0], s.x[s.x.length - 1]]);
@@ -286,5 +288,8 @@
   redraw();
   let pending;
   addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(redraw, 120); });
+  for (const [event, paper] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(event, () => { state.paper = paper; redraw(); });
+  }
   root.dataset.ready = "true";
 })();

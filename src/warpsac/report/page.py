@@ -10,7 +10,7 @@ from importlib import metadata, resources
 
 from warpsac.config import VARIANTS
 from warpsac.report import payload, sections
-from warpsac.report.runs import Group
+from warpsac.report.groups import Group
 from warpsac.report.sections import Labels, duration, family_title
 from warpsac.report.study import METRICS, Metric, Study, TaskResults
 
@@ -56,8 +56,8 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         "version": escape(_version()),
         "style": _part("page.css") + _palette(plain),
         "legend": "".join(
-            f'<button type="button" class="chip" aria-pressed="true" data-toggle="{number}">{labels.chip(group)}</button>'
-            for number, group in enumerate(study.groups)
+            f'<button type="button" class="chip" aria-pressed="true" data-toggle="{i}">{labels.chip(group)}</button>'
+            for i, group in enumerate(study.groups)
         ),
         "tiles": _tiles(study, is_published),
         "cautions": _cautions(study, is_published),
@@ -137,7 +137,7 @@ def _cautions(study: Study, is_published: bool) -> str:
         notes.append(
             f"{few} of {len(seeds)} curves rest on fewer than three seeds: bands and intervals say little there."
         )
-    commits = {str((run.meta.get("git") or {}).get("commit")) for run in study.runs if run.finished and run.meta}
+    commits = {str(run.origin("git").get("commit")) for run in study.runs if run.finished and run.meta}
     if len(commits) > 1:
         notes.append(f"The runs come from {len(commits)} different commits; see where they come from, below.")
     mixed = [task.scale.task for task in study.tasks if len(_machines(task)) > 1]

@@ -9,7 +9,7 @@ import numpy as np
 
 from warpsac import published
 from warpsac.report.aggregate import Band, thinned
-from warpsac.report.runs import Group
+from warpsac.report.groups import Group
 from warpsac.report.study import Scope, Study, TaskResults
 
 MOST_POINTS = 160  # of one curve: more cannot be told apart in a chart of this size
@@ -70,7 +70,7 @@ def _series(index: int, band: Band, unfinished: bool = False) -> Json:
     spread = {} if np.isnan(band.std[kept]).all() else {
         "lo": numbers((band.mean - band.std)[kept]), "hi": numbers((band.mean + band.std)[kept])
     }  # fmt: skip
-    counts = band.count[kept]
+    counts = band.seeds[kept]
     n = int(counts[0]) if (counts == counts[0]).all() else counts.tolist()
     return {"g": index, "x": axis(band.x[kept]), "m": numbers(band.mean[kept]), "n": n, **spread, **few}
 

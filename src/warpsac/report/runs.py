@@ -1,8 +1,4 @@
-"""Which runs a folder holds, how each of them ended, and which belong together.
-
-Runs are compared in groups: a variant and whatever was set otherwise than the variant's own defaults on the
-task. Two ablations of one variant are two groups; seeds, folder names and what is only logged make none.
-"""
+"""Which runs a folder holds, how each of them ended, and which are missing."""
 
 from __future__ import annotations
 
@@ -17,65 +13,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from warpsac import checkpoint, published, rundir
-from warpsac.config import FAMILY_PROFILES, VARIANTS, Config, resolve
+from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.files import in_words
-from warpsac.tasks import EXTRAS, Task, find
+from warpsac.report.groups import OTHER_FAMILY, Group, Scale, group_of, in_order, scale_of
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
 
-# Settings that neither change what is learned nor how it is judged; a section stands for all its settings.
-IMMATERIAL = frozenset(
-    "task variant profile seeds out name checkpoint log eval.every eval.num_envs replay.placement "
-    "env.menagerie env.max_faults".split()
-)
-
-OTHER_FAMILY = "other"
-FAMILIES = (*EXTRAS, OTHER_FAMILY)
-
 NOTHING = np.zeros(0)
-
-
-class Group(NamedTuple):
-    """A variant and the settings, as (name, value), that differ from its defaults."""
-
-    variant: str
-    changes: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def label(self) -> str:
-        return " ".join([self.variant, *(f"{name}={value}" for name, value in self.changes)])
-
-    def without(self, common: Sequence[tuple[str, str]]) -> Group:
-        return Group(self.variant, tuple(change for change in self.changes if change not in common))
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How the raw results of a task (returns, or success in percent) become scores."""
-
-    task: str
-    family: str
-    known: Task | None
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """The results that count as score 0 and 1; None if nobody has said."""
-        known = self.known
-        if known is None or known.random_score is None or known.normalize_score is None:
-            return None
-        return known.random_score, known.normalize_score
-
-    @property
-    def metric(self) -> str:
-        return "success" if self.known and self.known.metric == "success" else "return"
-
-    def score(self, raw: np.ndarray) -> np.ndarray:
-        """Scores, or the raw results themselves where there are no bounds."""
-        if self.bounds is None:
-            return raw
-        low, high = self.bounds
-        return (raw - low) / (high - low)
 
 
 @dataclass(frozen=True)
@@ -112,6 +57,16 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.status == "finished"
+
+    def origin(self, part: str) -> Mapping[str, Any]:
+        """One of the mappings of meta.json, which may be missing or broken."""
+        found = self.meta.get(part)
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def resumes(self) -> int:
+        entries = self.meta.get("resumes")
+        return len(entries) if isinstance(entries, list) else 0
 
     @property
     def ended_by_budget(self) -> bool:
@@ -251,44 +206,7 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     return "interrupted", f"{progress}, no checkpoint"
 
 
-# --- groups ---------------------------------------------------------------------------------------------
-
-
-def scale_of(config: Config) -> Scale:
-    task = find(config.task)
-    if task is not None:
-        return Scale(task.name, task.family, task)
-    return Scale(config.task, config.profile if config.profile in FAMILY_PROFILES else OTHER_FAMILY, None)
-
-
-def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if path + name in IMMATERIAL:
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{path}{name}.")
-        else:
-            yield path + name, value
-
-
-def group_of(config: Config) -> Group:
-    """The variant, and the settings that differ from what the variant would get on this task by default."""
-    task = find(config.task)
-    regime, family = (task.regime, task.family) if task else (None, None)
-    usual = resolve(config.task, regime=regime, family=family, variant=config.variant)[0].profile
-    default = resolve(config.task, regime=regime, family=family, variant=config.variant, profile=config.profile)[0]
-    changes = [("profile", config.profile)] if config.profile != usual else []
-    plain = dict(_flat(dataclasses.asdict(default)))
-    for name, value in _flat(dataclasses.asdict(config)):
-        if value != plain[name]:
-            changes.append((name, f"{value:g}" if isinstance(value, float) else str(value).lower()))
-    return Group(config.variant, tuple(changes))
-
-
-def in_order(groups: set[Group]) -> list[Group]:
-    """Known variants first, in their usual order, each followed by its own ablations."""
-    rank = {variant: number for number, variant in enumerate(VARIANTS)}
-    return sorted(groups, key=lambda group: (rank.get(group.variant, len(rank)), group.variant, group.changes))
+# --- the grid that the runs draw up ---------------------------------------------------------------------
 
 
 def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
@@ -318,7 +236,8 @@ def without_duplicates(runs: list[Run]) -> list[Run]:
         if run.group is not None and run.seed is not None and number not in kept:
             other = runs[best[run.task, run.group, run.seed]].name
             was = f"{run.status}{': ' if run.detail else ''}{run.detail}"
-            run = dataclasses.replace(run, status="duplicate", detail=f"same task, settings and seed as {other} ({was})")
+            detail = f"same task, settings and seed as {other} ({was})"
+            run = dataclasses.replace(run, status="duplicate", detail=detail)
         result.append(run)
     return result
 
@@ -361,11 +280,11 @@ def published_runs() -> list[Run]:
     runs = []
     for name in published.tasks():
         for variant, curve in published.curves(name).items():
-            task = curve.task
-            percent = 100.0 if task.metric == "success" else 1.0
+            scale = Scale(name, curve.task.family, curve.task)
+            detail, end = f"mean of {curve.seeds} seeds", published.horizon(curve.task)
+            percent = 100.0 if scale.metric == "success" else 1.0
             runs.append(
-                Run(Path(), f"{name}/{variant}", "finished", f"mean of {curve.seeds} seeds", Scale(name, task.family, task),
-                    Group(variant), 0, curve.steps, percent * curve.mean, reached=published.horizon(task),
-                    end_step=published.horizon(task))
+                Run(Path(), f"{name}/{variant}", "finished", detail, scale, Group(variant), 0, curve.steps,
+                    percent * curve.mean, reached=end, end_step=end)
             )  # fmt: skip
     return runs

@@ -12,7 +12,8 @@ import numpy as np
 from warpsac import published
 from warpsac.config import default_variant
 from warpsac.report.aggregate import Estimate
-from warpsac.report.runs import Group, Run
+from warpsac.report.groups import Group
+from warpsac.report.runs import Run
 from warpsac.report.study import Comparison, Metric, Scope, Study, TaskResults
 
 FAMILY_TITLES = {
@@ -28,6 +29,9 @@ FAMILY_TITLES = {
     "other": "Other tasks",
     "all families": "All families",
 }
+
+DASH, TIMES = "\N{EN DASH}", "\N{MULTIPLICATION SIGN}"
+UNKNOWN = f'<span class="none">{DASH}</span>'
 
 METRIC_TITLES: dict[Metric, str] = {"auc": "Score-step AUC", "final": "Final score", "wall_auc": "Wall-time AUC"}
 
@@ -83,7 +87,7 @@ def interval_text(estimate: Estimate, digits: int = 3) -> str:
     if estimate.interval is None:
         return ""
     low, high = (number(end, digits) for end in estimate.interval)
-    return f'<span class="ci">{low} – {high}</span>'
+    return f'<span class="ci">{low} {DASH} {high}</span>'
 
 
 def bar(estimate: Estimate, top: float, group: int) -> str:
@@ -91,9 +95,9 @@ def bar(estimate: Estimate, top: float, group: int) -> str:
     x = lambda value: f"{100 * min(max(value / top, 0.0), 1.0):.1f}"
     low, high = estimate.interval or (estimate.value, estimate.value)
     return (
-        '<svg class="dot" viewBox="0 0 108 10" aria-hidden="true"><g transform="translate(4 5)">'
-        f'<line class="track" x2="100"/><line class="whisker" x1="{x(low)}" x2="{x(high)}" '
-        f'style="stroke:var(--g{group})"/><circle r="3.6" cx="{x(estimate.value)}" style="fill:var(--g{group})"/></g></svg>'
+        f'<svg class="dot" viewBox="0 0 108 10" aria-hidden="true" style="--c:var(--g{group})">'
+        '<g transform="translate(4 5)"><line class="track" x2="100"/>'
+        f'<line class="whisker" x1="{x(low)}" x2="{x(high)}"/><circle r="3.6" cx="{x(estimate.value)}"/></g></svg>'
     )
 
 
@@ -117,7 +121,7 @@ def headline(study: Study, labels: Labels, metric: Metric, measure: str) -> str:
         for group in groups:
             estimate = found.get(group)
             if estimate is None:
-                cells.append(td('<span class="none">–</span>', -1, labels.mark(group)))
+                cells.append(td(UNKNOWN, -1, labels.mark(group)))
                 continue
             strong = "b" if estimate.value == best and len(found) > 1 else "span"
             dot = bar(estimate, max(top, 1.0), labels.index[group])
@@ -164,8 +168,8 @@ def pairwise(scope: Scope, labels: Labels, metric: Metric) -> str:
         rows.append(f"<tr {labels.mark(group)}>{''.join(cells)}</tr>")
     head = [th("beats →")]
     head += [f'<th scope="col" {labels.mark(group)}>{labels.chip(group)}</th>' for group in groups]
-    caption = f'<h4>{METRIC_TITLES[metric]} <span class="soft">chance that a run of the row beats one of the column</span></h4>'
-    return f'<div class="pairing">{caption}{table(head, rows, "pairs plain")}</div>'
+    what = '<span class="soft">chance that a run of the row beats one of the column</span>'
+    return f'<div class="pairing"><h4>{METRIC_TITLES[metric]} {what}</h4>{table(head, rows, "pairs plain")}</div>'
 
 
 def scope_notes(scope: Scope, labels: Labels) -> str:
@@ -205,7 +209,7 @@ def task_table(task: TaskResults, labels: Labels) -> str:
 
 def _mean_std(values: np.ndarray | None, show: Callable[[float], str]) -> str:
     if values is None or not len(values):
-        return td('<span class="none">–</span>', -1e18)
+        return td(UNKNOWN, -1e18)
     spread = f' <span class="ci">± {show(float(values.std(ddof=1)))}</span>' if len(values) > 1 else ""
     return td(show(float(values.mean())) + spread, float(values.mean()))
 
@@ -217,9 +221,10 @@ def favour_note(task: TaskResults) -> str:
         return ""
     factor = 100.0 if task.scale.metric == "success" else 1.0
     unit = " % success" if task.scale.metric == "success" else ""
+    best, default = raw_number(factor * found.value), raw_number(factor * found.default_value)
     return (
-        f'<p class="favour">Published data favour <b>{found.variant}</b> here: {raw_number(factor * found.value)}{unit} '
-        f"at the end, against {raw_number(factor * found.default_value)} for {found.default}, the default.</p>"
+        f'<p class="favour">Published data favour <b>{found.variant}</b> here: {best}{unit} at the end, '
+        f"against {default} for {found.default}, the default.</p>"
     )
 
 
@@ -228,7 +233,7 @@ def task_facts(task: TaskResults) -> str:
     if known:
         facts.append(f"data-{known.regime}, default {default_variant(known.regime)}")
     if task.scale.bounds:
-        low, high = (f"{bound:,.6g}".replace('-', '\N{MINUS SIGN}') for bound in task.scale.bounds)
+        low, high = (f"{bound:,.6g}".replace("-", "\N{MINUS SIGN}") for bound in task.scale.bounds)
         facts.append(f"score 0 at {low}, 1 at {high}{' % success' if task.scale.metric == 'success' else ''}")
     else:
         facts.append("no reference scores: raw values, not in the aggregates")
@@ -251,7 +256,7 @@ def trouble(study: Study, labels: Labels) -> str:
         seeds = ", ".join(map(str, gap.seeds))
         rows.append(
             f"<tr>{td(_badge('missing'), 'missing')}{td(escape(gap.task))}{td(labels.chip(gap.group))}{td(seeds)}"
-            f"{td('–')}{td('others of this grid are there', attributes='class=wide')}</tr>"
+            f"{td(UNKNOWN)}{td('others of this grid are there', attributes='class=wide')}</tr>"
         )
     if not rows:
         return '<p class="good">None: every run of the grid that these folders draw up is there and finished.</p>'
@@ -276,7 +281,7 @@ def all_runs(study: Study, labels: Labels) -> str:
         last = f"{run.scores[-1]:.3f}" if len(run.raw) and run.scale and run.scale.bounds else ""
         rows.append(
             f"<tr>{td(escape(run.name))}{td(_badge(run.status), run.status)}{td(escape(run.task))}{td(variant)}"
-            f"{td(run.seed, run.seed)}{td(f'{run.reached:,}', run.reached)}{td(len(run.steps), len(run.steps))}{td(last)}"
+            f"{td(run.seed, run.seed)}{td(f'{run.reached:,}', run.reached)}{td(len(run.steps))}{td(last)}"
             f"{td(duration(seconds) if seconds else '', seconds)}{td('' if run.faults is None else run.faults)}</tr>"
         )
     head = ("run", "status", "task", "variant", "seed", "steps", "evaluations", "last score", "time", "faults")
@@ -285,15 +290,14 @@ def all_runs(study: Study, labels: Labels) -> str:
 
 def origin(run: Run) -> tuple[str, ...]:
     """Commit, versions and machine of a run, in words."""
-    meta = run.meta
-    git = meta.get("git") or {}
-    commit = (str(git.get("commit", ""))[:10] + (" (changed)" if git.get("dirty") else "")) if git else "not a checkout"
-    versions = meta.get("versions") if isinstance(meta.get("versions"), dict) else {}
-    words = ", ".join(f"{name} {version}" for name, version in (versions or {}).items() if name != "warpsac")
+    git, versions, meta = run.origin("git"), run.origin("versions"), run.meta
+    commit = str(git.get("commit", ""))[:10] + (" (changed)" if git.get("dirty") else "") if git else "not a checkout"
+    words = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "warpsac")
+    listed = meta.get("accelerators")
+    devices = Counter(map(str, listed if isinstance(listed, list) else ()))
+    device = ", ".join(f"{count} {TIMES} {name}" if count > 1 else name for name, count in devices.items()) or DASH
     machine = f"{meta.get('cpu', 'unknown CPU')}, {meta.get('cpu_count', '?')} cores"
-    accelerators = Counter(map(str, meta.get("accelerators") or ()))
-    devices = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in accelerators.items()) or "–"
-    return (str((versions or {}).get("warpsac", "?")), commit, words, devices, machine)
+    return (str(versions.get("warpsac", "?")), commit, words, device, machine)
 
 
 def provenance(study: Study) -> str:

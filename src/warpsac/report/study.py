@@ -15,7 +15,8 @@ import numpy as np
 
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
-from warpsac.report.runs import FAMILIES, Group, Missing, Run, Scale, common_changes, find_missing, in_order
+from warpsac.report.groups import FAMILIES, Group, Scale, in_order
+from warpsac.report.runs import Missing, Run, common_changes, find_missing
 from warpsac.tasks import all_tasks
 
 Metric = Literal["final", "auc", "wall_auc"]

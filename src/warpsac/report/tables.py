@@ -113,18 +113,17 @@ def pairwise(study: Study) -> Rows:
 def runs(study: Study) -> Rows:
     """Every run found, whatever became of it, then the missing ones."""
     for run in study.runs:
-        git = run.meta.get("git") or {}
         yield {"run": run.name, "status": run.status, "detail": run.detail, "task": run.task if run.scale else None,
                "variant": run.group.variant if run.group else None,
-               "settings": " ".join(f"{name}={value}" for name, value in run.group.changes) if run.group else None,
+               "settings": run.group.settings if run.group else None,
                "seed": run.seed, "step": run.reached, "end_step": run.end_step or None, "evaluations": len(run.steps),
                "seconds": float(run.seconds[-1]) if len(run.seconds) else None, "faults": run.faults,
-               "started": run.meta.get("time"), "resumes": len(run.meta.get("resumes") or ()),
-               "commit": git.get("commit"), "folder": str(run.path)}  # fmt: skip
+               "started": run.meta.get("time"), "resumes": run.resumes,
+               "commit": run.origin("git").get("commit"), "folder": str(run.path)}  # fmt: skip
     for gap in study.missing:
         for seed in gap.seeds:
-            yield {"run": None, "status": "missing", "detail": "", "task": gap.task, "variant": gap.group.variant,
-                   "settings": " ".join(f"{name}={value}" for name, value in gap.group.changes), "seed": seed}  # fmt: skip
+            yield {"status": "missing", "task": gap.task, "variant": gap.group.variant,
+                   "settings": gap.group.settings, "seed": seed}  # fmt: skip
 
 
 TABLES = {
