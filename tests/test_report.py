@@ -14,9 +14,10 @@ import pytest
 
 from run_folders import write_run
 from warpsac import cli
+from warpsac.config import VARIANTS
 from warpsac.report import tables
 from warpsac.report.groups import Group
-from warpsac.report.page import colours, render
+from warpsac.report.page import COLOURS, colours, render
 from warpsac.report.runs import collect
 from warpsac.report.study import Comparison, Study, make_study
 
@@ -213,6 +214,7 @@ def read_text(text: str) -> list[dict[str, str]]:
 
 
 def test_colours_stay_with_their_variant() -> None:
+    assert set(COLOURS) >= set(VARIANTS)
     alone, all_of_them = colours([FLASH]), colours([L, Group("warpsac-l", (("overlap", "false"),)), A, FLASH])
     assert alone[0] == all_of_them[3]
     assert len(set(all_of_them)) == 4
@@ -330,6 +332,7 @@ class Block:
 
 sys.meta_path.insert(0, Block)
 from warpsac import cli
+from warpsac.config import VARIANTS
 sys.exit(cli.main(["report", *sys.argv[1:]]))
 """
 

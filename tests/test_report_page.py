@@ -18,7 +18,7 @@ from warpsac.report.command import write
 from warpsac.report.study import make_study
 
 BROWSER = chromium.find_browser()
-NO_BROWSER = "no Chromium found: `apt-get install chromium`, or name one in CHROMIUM"
+NO_BROWSER = "no Chromium found: `make browser`, or name one in CHROMIUM"
 browser_only = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
 END = 1_000_000

@@ -154,7 +154,9 @@
           : `${value(view.shown(s.lo[i]))} – ${value(view.shown(s.hi[i]))}`;
       }
       const n = s.n === undefined ? "" : Array.isArray(s.n) ? s.n[i] : s.n;
-      rows.push({ s, mean, spread, n, elsewhere: s.x[i] !== at ? position(view.side.kind, s.x[i], view.unit) : "" });
+      // Over time no two variants share their points, and the nearest one is close enough not to be named.
+      const elsewhere = s.x[i] !== at && view.side.kind === "steps" ? position("steps", s.x[i]) : "";
+      rows.push({ s, mean, spread, n, elsewhere });
     }
     rows.sort((a, b) => b.mean - a.mean);
     tip.replaceChildren();

@@ -70,8 +70,11 @@ class Labels:
         return f'data-g="{self.index[group]}"'
 
     def chip(self, group: Group) -> str:
-        name = escape(self.study.label(group))
-        return f'<span class="key" style="--c:var(--g{self.index[group]})"></span><span class="name">{name}</span>'
+        first, *settings = (escape(word) for word in self.study.label(group).split())
+        key = f'<span class="key" style="--c:var(--g{self.index[group]})"></span>'
+        return " ".join(
+            [f'<span class="word">{key}{first}</span>', *(f'<span class="word">{w}</span>' for w in settings)]
+        )
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -192,7 +195,7 @@ def task_table(task: TaskResults, labels: Labels) -> str:
     rows = []
     for group in task.groups:
         runs = task.finished.get(group, [])
-        seeds = str(len(runs)) if runs else f'<span class="none">0 of {len(task.unfinished[group])}</span>'
+        seeds = str(len(runs)) if runs else f'<span class="none">0/{len(task.unfinished[group])}</span>'
         cells = [td(labels.chip(group), labels.study.label(group)), td(seeds, len(runs))]
         if task.scale.bounds:
             cells.append(_mean_std(final.get(group), number))
@@ -306,7 +309,7 @@ def provenance(study: Study) -> str:
     if not found:
         return '<p class="none">These runs do not say where they come from.</p>'
     rows = [
-        f"<tr>{td(count, count)}{''.join(td(escape(cell), attributes='class=wide') for cell in source)}</tr>"
+        f"<tr>{td(count, count)}{''.join(td(escape(cell)) for cell in source)}</tr>"
         for source, count in found.most_common()
     ]
     head = ("runs", "warpsac", "commit", "versions", "device", "machine")
