@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,31 +175,38 @@ def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
 # --- failures leave a word
 
 
-class Broken(Exception):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("error", "told"),
-    [(TrainingStopped("the disk\nis full"), "the disk is full"), (Broken("no\nidea"), "Broken: no idea")],
-)
 @pytest.mark.usefixtures("no_pictures")
-def test_a_failed_run_says_why_until_it_is_resumed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
-) -> None:
+def test_a_failed_run_says_why_until_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(loop: training.Loop) -> None:
         if loop.step > 150:
-            raise error
+            raise TrainingStopped("the disk\nis full")
 
     with monkeypatch.context() as patch:
         patch.setattr(training.Loop, "log", fail)
-        with pytest.raises(type(error)):
+        with pytest.raises(TrainingStopped):
             training.train(tiny(tmp_path))
     (run,) = collect([tmp_path])
-    assert (run.status, run.detail) == ("failed", told)
+    assert (run.status, run.detail) == ("failed", "the disk is full")
     training.resume([run.path])
     (run,) = collect([tmp_path])
     assert (run.status, run.detail) == ("finished", "")
+
+
+def left_by(error: BaseException, run: rundir.RunDir) -> str | None:
+    """What a loop over the run leaves behind when it ends with the exception."""
+    loop: Any = SimpleNamespace(runs=[run], _to_close=contextlib.ExitStack())
+    training.Loop.__exit__(loop, type(error), error, None)
+    return rundir.read_failure(run.path)
+
+
+def test_whatever_stops_a_run_is_told(tmp_path: Path) -> None:
+    run = rundir.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
+    # Not before the folder is ours: another process may be training in it.
+    assert left_by(UserError("another process is training in this folder"), run) is None
+    with run:
+        run.lock()
+        assert left_by(KeyboardInterrupt(), run) is None
+        assert left_by(MemoryError("no room\nfor 5 GB"), run) == "MemoryError: no room for 5 GB"
 
 
 # --- which belong together
@@ -279,6 +289,7 @@ def test_missing_runs(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     config = tiny(tmp_path, stop_at=150, log={"every": 7, "tensorboard": False})
     path = training.train(config).runs[0]

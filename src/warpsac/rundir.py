@@ -181,6 +181,8 @@ class RunDir:
 
     def record_failure(self, reason: str) -> None:
         """Leave a line that says why training had to stop, for whoever looks at the folder later."""
+        if fcntl is not None and self._lock is None:
+            return  # not in our hands: a resume that was refused says nothing about the run that goes on
         with contextlib.suppress(OSError):  # a full disk may be the very reason; it was said on the screen too
             write_atomically(self.path / FAILURE, (" ".join(reason.split()) + "\n").encode())
 
