@@ -19,7 +19,7 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
              --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit bench lock clean
+.PHONY: help setup demo test lint format types unit browser bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,9 +55,14 @@ types: $(STAMP)  ## mypy
 unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
-bench: $(STAMP)  ## speed of replay sampling and of one learner update on this machine
+browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
+	@command -v chromium > /dev/null || { apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
+
+bench: $(STAMP)  ## speed of replay sampling, one learner update and a report on this machine
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/update.py
+	$(BIN)/python benchmarks/report.py
 
 lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv

@@ -20,12 +20,12 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "types errors files signals provenance",
         "config tasks pytree runtime",
-        "envs replay networks normalize episodes trackers checkpoint progress curve",
+        "envs replay networks normalize episodes trackers checkpoint progress curve published",
         "losses",
         "sac",
         "interaction",
         "engine rundir evaluate",
-        "policy fused resuming",
+        "policy fused resuming report",
         "loop",
         "host_loop fused_loop",
         "training play",
@@ -161,7 +161,7 @@ def test_reading_runs_does_without_jax() -> None:
     rooms = (
         "config, tasks, errors, types, files, rundir, checkpoint, progress, curve, provenance, episodes, evaluate, cli"
     )
-    assert loaded_by(f"from warpsac import {rooms}") == set()
+    assert loaded_by(f"from warpsac import {rooms}, published\nfrom warpsac.report import command") == set()
 
 
 def test_looking_up_a_task_loads_no_simulator() -> None:

@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, tasks, check-env."""
+"""The command line: train, eval, play, report, tasks, check-env."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ usage: warpsac COMMAND ...
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
   play RUN                write a video of a trained policy; --agent random TASK of a random one
+  report FOLDER           learning curves and tables of all runs in a folder, as a page
   tasks                   list the benchmark tasks
   check-env ID            tell whether your own environment fits, and what is wrong with it
 
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "eval": _eval,
         "play": _play,
+        "report": _report,
         "tasks": _tasks,
         "check-env": _check_env,
     }
@@ -290,6 +292,12 @@ def _play(words: list[str]) -> int:
         total = play.record(asked.agent, target.name, out, asked.steps, asked.seed)
     print(f"video: {out} (return {total:.1f})")
     return 0
+
+
+def _report(words: list[str]) -> int:
+    from warpsac.report.command import ReportOptions, command
+
+    return command(_parse(ReportOptions, words, "report"))
 
 
 def _tasks(words: list[str]) -> int:

@@ -251,6 +251,11 @@ PROFILES: dict[str, Config] = {
 FAMILY_PROFILES = {name: name for name in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")}
 
 
+def default_variant(regime: Literal["limited", "abundant"]) -> str:
+    """The variant of a task for which none was named."""
+    return "warpsac-l" if regime == "limited" else "warpsac-a"
+
+
 def resolve(
     task: str,
     *,
@@ -272,7 +277,7 @@ def resolve(
     if profile is None:
         profile = FAMILY_PROFILES.get(family or "", "cpu" if regime == "limited" else "mjlab")
     if variant is None:
-        variant = "warpsac-l" if regime == "limited" else "warpsac-a"
+        variant = default_variant(regime)
         reason = f"variant {variant}: data-{regime} regime ({source})"
     else:
         reason = f"variant {variant}: as asked"

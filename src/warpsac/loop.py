@@ -86,7 +86,10 @@ class Loop(abc.ABC):
     def __enter__(self) -> Loop:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, Exception):
+            for run in self.runs:
+                run.record_failure(str(error) if isinstance(error, TrainingStopped) else envs.in_a_line(error))
         self._to_close.close()
 
     # --- what a kind of loop provides

@@ -6,6 +6,7 @@
         evaluations.csv    one line per evaluation
         checkpoints/  tensorboard/  curve.png
         set_aside/         rows that a resumed run had already written beyond its checkpoint
+        failure.txt        why training had to stop, until it is resumed
 
 A row is {"step": environment steps, "kind": "train" or "eval", "loss/critic": ..., ...}. A metric that is
 not known is absent, never 0 or null; a non-finite number is written as a string ("nan", "inf", "-inf") and
@@ -42,6 +43,7 @@ except ImportError:  # no file locks on this system
 
 WALL_CLOCK_PREFIX = "time/"
 METRICS, EVALUATIONS, CONFIG, META = "metrics.jsonl", "evaluations.csv", "config.json", "meta.json"
+FAILURE = "failure.txt"
 
 # Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
 EVALUATION_COLUMNS = {
@@ -165,6 +167,7 @@ class RunDir:
         self.lock()
         self.set_aside_after(step)
         with self._clear_errors():
+            (self.path / FAILURE).unlink(missing_ok=True)
             content = self.meta
             if not content and (self.path / META).exists():
                 os.replace(self.path / META, free_name(self._aside_folder() / META))
@@ -175,6 +178,13 @@ class RunDir:
                 self.config = dataclasses.replace(self.config, stop_at=stop_at)
                 write_atomically(self.path / CONFIG, to_json(self.config).encode())
         self._resumed_at = step
+
+    def record_failure(self, reason: str) -> None:
+        """Leave a line that says why training had to stop, for whoever looks at the folder later."""
+        if fcntl is not None and self._lock is None:
+            return  # not in our hands: a resume that was refused says nothing about the run that goes on
+        with contextlib.suppress(OSError):  # a full disk may be the very reason; it was said on the screen too
+            write_atomically(self.path / FAILURE, (" ".join(reason.split()) + "\n").encode())
 
     def set_aside_after(self, step: int) -> None:
         """Move the rows beyond `step`, and half-written or unreadable lines, to set_aside/."""
@@ -345,8 +355,14 @@ def _csv_step(line: str) -> float:
         return math.inf
 
 
-def _as_number(value: Any) -> Any:
-    return float(value) if value in ("nan", "inf", "-inf") else value
+def _parse_row(line: str) -> Row:
+    """A row of metrics; a ValueError for a line that is none."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("not an object")
+    if 'nan"' in line or 'inf"' in line:  # most rows have none, and need no second look at each value
+        row = {key: float(value) if value in ("nan", "inf", "-inf") else value for key, value in row.items()}
+    return row
 
 
 def _file_of(path: Path | str, name: str) -> Path:
@@ -362,10 +378,40 @@ def read_metrics(path: Path | str) -> list[Row]:
         if not line.endswith("\n"):
             break
         try:
-            rows.append({key: _as_number(value) for key, value in json.loads(line).items()})
-        except (ValueError, AttributeError):
+            rows.append(_parse_row(line))
+        except (ValueError, RecursionError):
             raise UserError(f"{file}, line {number}: not a row of metrics") from None
     return rows
+
+
+def read_failure(folder: Path) -> str | None:
+    """Why training had to stop in this folder; None if it did not, or was resumed since."""
+    try:
+        return (folder / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def in_use(folder: Path) -> bool:
+    """Whether another process of this machine is training in the folder.
+
+    Not for a process that trains there itself: it would lose its lock.
+    """
+    if fcntl is None:
+        return False
+    try:
+        lock = os.open(folder / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
 
 
 def read_evaluations(path: Path | str) -> list[dict[str, float]]:

@@ -1,0 +1,176 @@
+"""The arithmetic of a report: curves on a common range, areas, interquartile means, bootstrap intervals.
+
+Pure functions of NumPy arrays. A curve is a pair (x, y) with x increasing; between its points it is a straight
+line, and outside of them it is unknown. "Strata" are the results of one variant on several tasks: one array of
+seeds for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+RESAMPLES = 2000
+CONFIDENCE = 0.95
+SEED = 20_240_607  # of the bootstrap's random numbers: the same runs give the same report
+
+Curve = tuple[np.ndarray, np.ndarray]
+Strata = Sequence[np.ndarray]
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Estimate(NamedTuple):
+    """A number, and its bootstrap interval where the seeds allow one."""
+
+    value: float
+    interval: Interval | None = None
+
+
+# --- curves ---------------------------------------------------------------------------------------------
+
+
+def common_range(axes: Sequence[np.ndarray]) -> tuple[float, float] | None:
+    """Where all curves are known: from the latest first point to the earliest last one; None if nowhere."""
+    if not axes or any(len(x) == 0 for x in axes):
+        return None
+    start, stop = max(float(x[0]) for x in axes), min(float(x[-1]) for x in axes)
+    return (start, stop) if stop > start else None
+
+
+def at(curve: Curve, grid: np.ndarray) -> np.ndarray:
+    """The curve's height at each point of the grid; NaN where it is unknown."""
+    x, y = curve
+    return np.interp(grid, x, y, left=np.nan, right=np.nan)
+
+
+def mean_height(curve: Curve, start: float, stop: float) -> float:
+    """The area under the curve between two points (trapezoids), divided by their distance."""
+    x, y = curve
+    inside = x[(x > start) & (x < stop)]
+    grid = np.concatenate([[start], inside, [stop]])
+    return float(np.trapezoid(at((x, y), grid), grid) / (stop - start))
+
+
+class Band(NamedTuple):
+    """Several seeds' curves as one: mean, sample standard deviation (NaN for one seed) and seeds at each x."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    seeds: np.ndarray
+
+
+def band(curves: Sequence[Curve], grid: np.ndarray | None = None) -> Band:
+    """Mean and spread over curves; by default at every point that any of them has."""
+    x = np.unique(np.concatenate([x for x, _ in curves])) if grid is None else grid
+    heights = np.stack([at(curve, x) for curve in curves])
+    known = ~np.isnan(heights)
+    count = known.sum(0)
+    filled = np.where(known, heights, 0.0)
+    mean = filled.sum(0) / np.maximum(count, 1)
+    squares = np.where(known, (heights - mean) ** 2, 0.0).sum(0)
+    std = np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.nan)
+    kept = count > 0
+    return Band(x[kept], mean[kept], std[kept], count[kept])
+
+
+def thinned(length: int, most: int) -> np.ndarray:
+    """Which of `length` points to draw: all, or `most` evenly spaced ones with both ends."""
+    return np.arange(length) if length <= most else np.linspace(0, length - 1, most).round().astype(int)
+
+
+# --- statistics over tasks and seeds --------------------------------------------------------------------
+
+
+def interquartile_mean(values: np.ndarray) -> np.ndarray:
+    """Mean without the lowest and the highest quarter of the values (a quarter rounded down); last axis."""
+    ordered = np.sort(values, axis=-1)
+    cut = values.shape[-1] // 4
+    return ordered[..., cut : values.shape[-1] - cut].mean(-1)
+
+
+def mean_over_tasks(strata: Strata) -> float:
+    return float(np.mean([seeds.mean() for seeds in strata]))
+
+
+def _draws(generator: np.random.Generator, seeds: int) -> np.ndarray:
+    """Seeds drawn with replacement, [RESAMPLES, seeds]."""
+    return generator.integers(0, seeds, (RESAMPLES, seeds))
+
+
+def _weights(generator: np.random.Generator, seeds: int) -> np.ndarray:
+    """The share of each seed in each resample, [RESAMPLES, seeds]."""
+    draws = _draws(generator, seeds)
+    return (draws[:, :, None] == np.arange(seeds)).mean(1)
+
+
+def _percentiles(resamples: np.ndarray) -> np.ndarray:
+    tail = 100 * (1 - CONFIDENCE) / 2
+    return np.percentile(resamples, [tail, 100 - tail], axis=0)
+
+
+def _interval(resamples: np.ndarray) -> Interval:
+    low, high = _percentiles(resamples)
+    return Interval(float(low), float(high))
+
+
+def _resampled(strata: Strata, statistic: Callable[[list[np.ndarray]], np.ndarray]) -> Interval | None:
+    """The interval of a statistic when each task's seeds are drawn anew; None if a task has only one."""
+    if min(len(seeds) for seeds in strata) < 2:
+        return None
+    generator = np.random.default_rng(SEED)
+    return _interval(statistic([seeds[_draws(generator, len(seeds))] for seeds in strata]))
+
+
+def mean_estimate(strata: Strata) -> Estimate:
+    """Mean over tasks of the mean over seeds."""
+    interval = _resampled(strata, lambda drawn: np.mean([seeds.mean(1) for seeds in drawn], axis=0))
+    return Estimate(mean_over_tasks(strata), interval)
+
+
+def iqm_estimate(strata: Strata) -> Estimate:
+    """Interquartile mean over all runs of all tasks."""
+    value = float(interquartile_mean(np.concatenate(list(strata))))
+    return Estimate(value, _resampled(strata, lambda drawn: interquartile_mean(np.concatenate(drawn, axis=1))))
+
+
+def _wins(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """For each pair of seeds 1 if ours is higher, 1/2 if equal, else 0."""
+    return (np.sign(ours[:, None] - theirs[None, :]) + 1) / 2
+
+
+def improvement(ours: Strata, theirs: Strata) -> Estimate:
+    """The chance that a run of ours beats one of theirs on the same task, mean over tasks."""
+    tables = [_wins(x, y) for x, y in zip(ours, theirs, strict=True)]
+    value = float(np.mean([table.mean() for table in tables]))
+    if min(min(table.shape) for table in tables) < 2:
+        return Estimate(value)
+    generator = np.random.default_rng(SEED)
+    resampled = [
+        np.einsum("bi,ij,bj->b", _weights(generator, table.shape[0]), table, _weights(generator, table.shape[1]))
+        for table in tables
+    ]
+    return Estimate(value, _interval(np.mean(resampled, axis=0)))
+
+
+class MeanCurve(NamedTuple):
+    mean: np.ndarray
+    low: np.ndarray | None
+    high: np.ndarray | None
+
+
+def mean_curve(heights: Sequence[np.ndarray]) -> MeanCurve:
+    """Mean over tasks of curves on one grid, each task's as [seeds, points], with a bootstrap band."""
+    mean = np.mean([seeds.mean(0) for seeds in heights], axis=0)
+    if min(len(seeds) for seeds in heights) < 2:
+        return MeanCurve(mean, None, None)
+    generator = np.random.default_rng(SEED)
+    resampled = np.mean([_weights(generator, len(seeds)) @ seeds for seeds in heights], axis=0)
+    low, high = _percentiles(resampled)
+    return MeanCurve(mean, low, high)

@@ -1,0 +1,48 @@
+"""Run folders with known evaluations, as training would have left them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from warpsac import provenance, rundir
+from warpsac.config import Config, override, resolve, to_json
+from warpsac.tasks import find
+
+
+def config_of(task: str, variant: str, seed: int = 1, **changes: Any) -> Config:
+    known = find(task)
+    regime, family = (known.regime, known.family) if known else (None, None)
+    config = resolve(task, regime=regime, family=family, variant=variant, profile=changes.pop("profile", None))[0]
+    return override(config, {"seeds": (seed,), **changes})
+
+
+def write_run(
+    out: Path,
+    task: str,
+    variant: str,
+    seed: int,
+    evaluations: Sequence[tuple[int, float | str, float]],
+    name: str | None = None,
+    meta: Mapping[str, Any] | None = None,
+    metric: str = "return",
+    **changes: Any,
+) -> Path:
+    """A run with (step, value, seconds) as its evaluations, a train row before each; returns its folder."""
+    config = config_of(task, variant, seed, **changes)
+    folder = out / (name or rundir.run_name(dataclasses.replace(config, name=None), seed))
+    folder.mkdir(parents=True)
+    (folder / rundir.CONFIG).write_text(to_json(config))
+    content = provenance.describe(command=["warpsac", "train", task]) | {"resumes": []} | dict(meta or {})
+    (folder / rundir.META).write_text(json.dumps(content))
+    lines: list[dict[str, Any]] = []
+    for step, value, seconds in evaluations:
+        head = {"step": step, "time/seconds": seconds}
+        if step:
+            lines.append(head | {"kind": "train", "faults/count": 0})
+        lines.append(head | {"kind": "eval", f"eval/{metric}": value, "eval/episodes": 5})
+    (folder / rundir.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder

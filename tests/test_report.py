@@ -1,0 +1,344 @@
+"""`warpsac report`: what compares with what, the tables by hand, the command, and that it does without jax."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from run_folders import write_run
+from warpsac import cli
+from warpsac.config import VARIANTS
+from warpsac.report import tables
+from warpsac.report.groups import Group
+from warpsac.report.page import COLOURS, colours, render
+from warpsac.report.runs import collect
+from warpsac.report.study import Comparison, Study, make_study
+
+END = 1_000_000
+L, FLASH, A = Group("warpsac-l"), Group("flashsac"), Group("warpsac-a")
+
+
+def straight(level: float, seconds: float = 100.0, points: int = 3, end: int = END) -> list[tuple[int, float, float]]:
+    """From 0 to `level` in a straight line, `seconds` long, beginning at second 0."""
+    return [(end * i // (points - 1), level * i / (points - 1), seconds * i / (points - 1)) for i in range(points)]
+
+
+def study_of(folder: Path) -> Study:
+    return make_study(collect([folder]))
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.fixture
+def two_tasks(tmp_path: Path) -> Path:
+    """dmc scores are returns / 1000. flashsac takes half the time."""
+    for task, ours, theirs in (("dog-run", (600, 800), (500, 700)), ("dog-walk", (200, 400), (400, 400))):
+        for seed in (1, 2):
+            write_run(tmp_path, task, "warpsac-l", seed, straight(ours[seed - 1], 200.0))
+            write_run(tmp_path, task, "flashsac", seed, straight(theirs[seed - 1], 100.0))
+    return tmp_path
+
+
+# --- results by hand
+
+
+def scope(study: Study, name: str) -> Any:
+    return next(scope for scope in study.scopes if scope.name == name)
+
+
+def means(comparison: Comparison) -> dict[Group, float]:
+    return {row.group: row.mean.value for row in comparison.rows}
+
+
+def test_aggregates_by_hand(two_tasks: Path) -> None:
+    comparisons = scope(study_of(two_tasks), "dmc").comparisons
+    assert means(comparisons["final"]) == pytest.approx({L: (0.7 + 0.3) / 2, FLASH: (0.6 + 0.4) / 2})
+    assert means(comparisons["auc"]) == pytest.approx({L: 0.25, FLASH: 0.25})  # half of the end, on a straight line
+    # Up to second 100, when flashsac ends, warpsac-l is half way: its mean height is a quarter of its end.
+    assert means(comparisons["wall_auc"]) == pytest.approx({L: 0.125, FLASH: 0.25})
+    # Of .6 .8 .2 .4 the middle half is .4 .6; of .5 .7 .4 .4 it is .4 .5.
+    assert {r.group: r.iqm.value for r in comparisons["final"].rows} == pytest.approx({L: 0.5, FLASH: 0.45})
+    assert comparisons["final"].rows[0].runs == 4
+    pair = next(p for p in comparisons["final"].pairs if p.group == L)
+    # dog-run: .6>.5, .8>.5, .8>.7 of four pairs; dog-walk: .2<.4 twice, .4=.4 twice.
+    assert pair.probability.value == pytest.approx((0.75 + 0.25) / 2)
+    assert (pair.tasks, pair.higher, pair.lower) == (2, 1, 1)
+    assert pair.difference == pytest.approx(0)
+
+
+def test_family_curve_has_the_family_auc_as_its_mean_height(two_tasks: Path) -> None:
+    family = scope(study_of(two_tasks), "dmc")
+    curve = family.step_curve
+    assert curve.in_steps
+    assert (curve.x[0], curve.x[-1]) == (0, END)
+    for row in family.comparisons["auc"].rows:
+        assert curve.curves[row.group].mean.mean() == pytest.approx(row.mean.value)
+        assert curve.curves[row.group].mean[-1] == pytest.approx(0.5)
+    wall = family.wall_curve
+    assert (wall.in_steps, wall.x[-1]) == (False, 1.0)
+    assert wall.curves[L].mean[-1] == pytest.approx(0.25)
+
+
+def test_a_shorter_run_gets_no_area_and_takes_none_from_others(two_tasks: Path) -> None:
+    before = means(scope(study_of(two_tasks), "dmc").comparisons["auc"])
+    write_run(two_tasks, "dog-run", "warpsac-l", 1, straight(100, end=5000), stop_at=5000, name="smoke")
+    study = study_of(two_tasks)
+    task = next(task for task in study.tasks if task.scale.task == "dog-run")
+    short = next(group for group in task.finished if group.changes)
+    assert task.step_range == (0, END)
+    assert short in task.values("final")
+    assert short not in task.values("auc")
+    assert short not in task.values("wall_auc")
+    assert means(scope(study, "dmc").comparisons["auc"]) == before
+    assert "No AUC for runs that end before the others of their task" in render(study, "x")
+
+
+def test_ends_a_little_apart_still_compare(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, end=END))
+    write_run(tmp_path, "dog-run", "flashsac", 1, straight(600, end=END - 10_000), stop_at=END - 10_000)
+    task = study_of(tmp_path).tasks[0]
+    assert task.step_range == (0, END - 10_000)
+    assert len(task.values("auc")) == 2
+
+
+def test_a_time_budget_compares_over_time_alone(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, 100.0), time_budget=100.0)
+    write_run(tmp_path, "dog-run", "flashsac", 1, straight(300, 100.0, end=END // 2), time_budget=100.0)
+    task = study_of(tmp_path).tasks[0]
+    assert {group.variant for group in task.values("auc")} == {"warpsac-l"}
+    walls = {group.variant: value[0] for group, value in task.values("wall_auc").items()}
+    assert walls == pytest.approx({"warpsac-l": 0.3, "flashsac": 0.15})
+
+
+def test_a_single_evaluation_has_an_end_and_no_area(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600))
+    write_run(tmp_path, "dog-run", "flashsac", 1, [(END, 500.0, 10.0)])
+    task = study_of(tmp_path).tasks[0]
+    assert set(task.values("final")) == {L, FLASH}
+    assert set(task.values("auc")) == set(task.values("wall_auc")) == {L}
+
+
+def test_only_finished_runs_count_and_others_are_drawn_alone(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600))
+    write_run(tmp_path, "dog-run", "warpsac-l", 2, straight(900)[:2])
+    write_run(tmp_path, "dog-run", "flashsac", 1, straight(900)[:2])
+    task = study_of(tmp_path).tasks[0]
+    assert task.band(L).mean.tolist() == pytest.approx([0, 0.3, 0.6])
+    assert task.band(L).seeds.tolist() == [1, 1, 1]
+    assert task.band(FLASH).mean.tolist() == pytest.approx([0, 0.45])
+    assert list(task.values("final")) == [L]
+
+
+def test_variants_are_compared_on_the_tasks_they_share(two_tasks: Path) -> None:
+    for task in ("humanoid-run", "humanoid-walk", "humanoid-stand"):
+        for variant in ("warpsac-l", "flashsac"):
+            write_run(two_tasks, task, variant, 1, straight(1000))
+    write_run(two_tasks, "dog-stand", "flashsac", 1, straight(100))
+    write_run(two_tasks, "dog-run", "warpsac-a", 1, straight(100))
+    comparison = scope(study_of(two_tasks), "dmc").comparisons["final"]
+    assert len(comparison.tasks) == 5
+    assert comparison.all_tasks == 6
+    assert comparison.left_out == [A]
+    assert means(comparison) == pytest.approx({L: (0.7 + 0.3 + 3) / 5, FLASH: (0.6 + 0.4 + 3) / 5})
+    assert comparison.rows[0].mean.interval is None  # some tasks have one seed
+    against = next(p for p in comparison.pairs if (p.group, p.against) == (A, L))
+    assert against.tasks == 1
+
+
+def test_a_task_without_scores_is_shown_but_not_aggregated(two_tasks: Path) -> None:
+    write_run(two_tasks, "my_module:Arm-v0", "warpsac-l", 1, straight(42.0, end=END))
+    study = study_of(two_tasks)
+    assert [s.name for s in study.scopes] == ["dmc"]
+    own = study.tasks[-1]
+    assert own.scale.family == "other"
+    assert own.values("final")[L].tolist() == [42.0]
+    assert own.values("auc")[L].tolist() == [21.0]
+
+
+def test_families_and_the_whole(two_tasks: Path) -> None:
+    for seed in (1, 2):
+        write_run(two_tasks, "Hopper-v4", "warpsac-l", seed, [(0, 18.791, 1.0), (END, 4075.0, 9.0)])
+        write_run(two_tasks, "Hopper-v4", "flashsac", seed, [(0, 18.791, 1.0), (END, 18.791, 9.0)])
+    study = study_of(two_tasks)
+    assert [s.name for s in study.scopes] == ["mujoco", "dmc", "all families"]
+    assert means(scope(study, "mujoco").comparisons["final"]) == pytest.approx({L: 1, FLASH: 0})
+    whole = scope(study, "all families").comparisons["final"]
+    assert means(whole) == pytest.approx({L: 2 / 3, FLASH: 1 / 3})
+
+
+# --- tables and page
+
+
+def test_tables_by_hand(two_tasks: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    written = tables.write_tables(study_of(two_tasks), out)
+    assert {path.name for path in written} == {
+        "curves.csv", "family_curves.csv", "final.csv", "auc.csv", "iqm.csv", "pairwise.csv", "runs.csv",
+    }  # fmt: skip
+    row = next(r for r in read(out / "curves.csv") if r["task"] == "dog-run" and r["step"] == "500000")
+    assert row == {"family": "dmc", "task": "dog-run", "variant": "warpsac-l", "unit": "score", "finished": "1",
+                   "step": "500000", "mean": "0.35", "std": "0.0707107", "n": "2"}  # fmt: skip
+    row = next(r for r in read(out / "final.csv") if r["task"] == "dog-run" and r["variant"] == "warpsac-l")
+    assert (row["score_mean"], row["raw_mean"], row["raw_std"], row["seeds"]) == ("0.7", "700", "141.421", "1 2")
+    row = next(r for r in read(out / "auc.csv") if r["task"] == "dog-walk" and r["variant"] == "flashsac")
+    assert [row[f"step_{k}"] for k in ("from", "to", "mean", "std")] == ["0", "1000000", "0.2", "0"]
+    assert [row[f"wall_{k}"] for k in ("from", "to", "mean")] == ["0", "100", "0.2"]
+    row = next(r for r in read(out / "iqm.csv") if r["metric"] == "final" and r["variant"] == "flashsac")
+    assert (row["tasks"], row["of_tasks"], row["runs"], row["mean"], row["iqm"]) == ("2", "2", "4", "0.5", "0.45")
+    assert float(row["iqm_low"]) <= 0.45 <= float(row["iqm_high"])
+    assert len(read(out / "pairwise.csv")) == 2 * 3
+    assert {r["status"] for r in read(out / "runs.csv")} == {"finished"}
+    assert len(read(out / "family_curves.csv")) == 2 * 2 * 101
+
+
+def test_missing_runs_are_in_the_table(two_tasks: Path, tmp_path: Path) -> None:
+    write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
+    found = [r for r in read_text(tables.to_csv(tables.runs(study_of(two_tasks)))) if r["status"] != "finished"]
+    assert [(r["status"], r["task"], r["variant"], r["seed"]) for r in found] == [
+        ("interrupted", "dog-run", "flashsac", "3"), ("missing", "dog-run", "warpsac-l", "3"),
+    ]  # fmt: skip
+
+
+def read_text(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_colours_stay_with_their_variant() -> None:
+    assert set(COLOURS) >= set(VARIANTS)
+    alone, all_of_them = colours([FLASH]), colours([L, Group("warpsac-l", (("overlap", "false"),)), A, FLASH])
+    assert alone[0] == all_of_them[3]
+    assert len(set(all_of_them)) == 4
+    assert len(colours([Group("warpsac-l", (("learner.tau", str(i)),)) for i in range(30)])) == 30
+
+
+def test_the_page_is_whole_and_loads_nothing(two_tasks: Path) -> None:
+    write_run(two_tasks, "<b>:Own-v0", "warpsac-l", 1, straight(1), name="own")
+    text = render(study_of(two_tasks), "a < b")
+    assert "{{" not in text.split('id="data"')[0]
+    assert "<title>a &lt; b" in text
+    assert "<b>:Own" not in re.sub(r'<script type="application/json".*?</script>', "", text, flags=re.S)
+    assert re.findall(r'(?:src|href)="(?!#|data:)', text) == []
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert "Published data favour <b>warpsac-norm-off</b> here: 781.4 at the end, against 642.9 for warpsac-l" in text
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    assert data["groups"] == ["warpsac-l", "flashsac"]
+
+
+def test_a_long_curve_is_thinned_in_the_page_only(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, points=1001))
+    study = study_of(tmp_path)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', render(study, "x"), re.S)[1])  # type: ignore[index]
+    series = data["charts"]["task-0"]["steps"]["series"][0]
+    assert (len(series["x"]), series["x"][0], series["x"][-1]) == (160, 0, END)
+    assert len(read_text(tables.to_csv(tables.curves(study)))) == 1001
+
+
+def test_nothing_finished_yet(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600)[:2])
+    write_run(tmp_path, "dog-walk", "warpsac-l", 1, [])
+    text = render(study_of(tmp_path), "x")
+    assert "No finished run on a task with reference scores yet" in text
+    assert "no evaluations" in text
+
+
+# --- the command
+
+
+def main(*words: str) -> int:
+    return cli.main(["report", *words])
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_command(two_tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(str(two_tasks)) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out == [
+        "runs: 8 finished",
+        "dmc: score-step AUC over 2 tasks: warpsac-l 0.250, flashsac 0.250",
+        f"report: {two_tasks / 'report/index.html'}",
+    ]
+    assert (two_tasks / "report/runs.csv").exists()
+    assert main(str(two_tasks)) == 0  # its own folder is no run, and it may be written again
+    assert capsys.readouterr().out.splitlines() == out
+
+
+def test_command_in_json(two_tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
+    assert main(str(two_tasks), "--out", str(tmp_path / "elsewhere/deep"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["runs"] == {"finished": 8, "interrupted": 1}
+    assert told["missing"] == 1
+    assert told["families"]["dmc"]["auc"]["flashsac"]["mean"] == pytest.approx(0.25)
+    assert told["page"] == str(tmp_path / "elsewhere/deep/index.html")
+
+
+def test_published_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("--published", "--out", str(tmp_path)) == 0
+    out = capsys.readouterr().out
+    expected = "warpsac-l 0.766, warpsac-a 0.759, warpsac-norm-off 0.806, flashsac 0.718"
+    assert f"playground: score-step AUC over 4 tasks: {expected}" in out
+    assert "Published data favour" in (tmp_path / "index.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "report needs a folder with runs: `warpsac report runs`"),
+        (("nowhere",), "nowhere: no such folder"),
+        ((".",), ".: no run folders here; `warpsac train` makes them"),
+        ((".", "."), "report on several folders needs --out FOLDER for what it writes"),
+        ((".", "--published"), "report takes folders or --published, not both: published curves are drawn beside runs"),
+    ],
+)
+@pytest.mark.usefixtures("elsewhere")
+def test_bad_input_is_one_line(
+    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(*words) == 2
+    assert capsys.readouterr().err == f"warpsac: {said}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written(two_tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (two_tasks / "file").write_text("")
+    assert main(str(two_tasks), "--out", str(two_tasks / "file/x")) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"warpsac: cannot write {two_tasks / 'file/x/index.html'}: ")
+    assert error.count("\n") == 1
+
+
+BLOCKED = """
+import sys
+
+class Block:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in {"jax", "jaxlib", "optax", "torch", "matplotlib", "tensorboardX", "mujoco", "scipy"}:
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Block)
+from warpsac import cli
+from warpsac.config import VARIANTS
+sys.exit(cli.main(["report", *sys.argv[1:]]))
+"""
+
+
+def test_it_does_without_jax(two_tasks: Path) -> None:
+    command = [sys.executable, "-c", BLOCKED, str(two_tasks)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "runs: 8 finished" in done.stdout

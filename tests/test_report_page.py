@@ -1,0 +1,188 @@
+"""The report's page in a real browser: what is drawn, hidden, told on hover and printed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chromium
+from run_folders import write_run
+from warpsac.report import runs
+from warpsac.report.command import write
+from warpsac.report.study import make_study
+
+BROWSER = chromium.find_browser()
+NO_BROWSER = "no Chromium found: `make browser`, or name one in CHROMIUM"
+browser_only = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
+
+END = 1_000_000
+HOSTILE = "</script><img src=x onerror=alert(1)>:Own-v0"
+
+
+def curve(level: float, points: int = 5) -> list[tuple[int, float, float]]:
+    """Rises from 0 to `level` in a straight line; a second for each thousand steps."""
+    return [(END * i // (points - 1), level * i / (points - 1), 1.0 + 1000 * i / (points - 1)) for i in range(points)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report-page") / "sweep"
+    for task, high in (("humanoid-run", 1000.0), ("dog-run", 1000.0)):
+        for variant, level in (("warpsac-l", 0.8), ("flashsac", 0.4)):
+            for seed, shift in ((1, -0.1), (2, 0.0), (3, 0.1)):
+                write_run(out, task, variant, seed, curve((level + shift) * high))
+    write_run(out, HOSTILE, "warpsac-l", 1, curve(5.0), name="hostile")
+    write_run(out, "dog-walk", "warpsac-l", 1, curve(700.0)[:2], name="stopped")
+    write(make_study(runs.collect([out])), out / "report", "sweep & <co>")
+    return out / "report/index.html"
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Iterator[chromium.Page]:
+    assert BROWSER is not None
+    with chromium.page(BROWSER) as opened:
+        opened.open(folder)
+        yield opened
+
+
+def card(task: str) -> str:
+    """The task's card, as an expression of JavaScript."""
+    found = f"c => c.querySelector('h3').textContent === {json.dumps(task)}"
+    return f"[...document.querySelectorAll('.card')].find({found})"
+
+
+def visible(elements: str) -> str:
+    """How many of some elements can be seen."""
+    return f"[...{elements}].filter(e => e.getClientRects().length).length"
+
+
+def visible_curves(page: chromium.Page, task: str) -> int:
+    count: int = page.value(visible(f"{card(task)}.querySelectorAll('.curve')"))
+    return count
+
+
+@browser_only
+def test_nothing_complains_and_nothing_is_fetched(page: chromium.Page, folder: Path) -> None:
+    assert page.complaints == []
+    assert [url for url in page.requests if not url.startswith(("data:", "about:"))] == [folder.resolve().as_uri()]
+    assert page.value("document.title") == "sweep & <co> · warpsac report"
+    assert page.value("document.querySelector('img')") is None
+
+
+@browser_only
+def test_curves_are_drawn(page: chromium.Page) -> None:
+    # Two variants of ours and three published ones on each task; no published ones for a task of one's own.
+    assert visible_curves(page, "humanoid-run") == 2 + 3
+    assert visible_curves(page, "dog-walk") == 1 + 3
+    assert visible_curves(page, HOSTILE) == 1
+    assert page.value(f"{card('humanoid-run')}.querySelectorAll('.series:not(.published) .band').length") == 2
+    assert page.value(f"{card('dog-walk')}.querySelectorAll('.unfinished .curve').length") == 1
+    assert page.value("[...document.querySelectorAll('.curve')].every(c => /^M[-\\d.,L]+$/.test(c.getAttribute('d')))")
+
+
+@browser_only
+def test_a_click_hides_a_variant_everywhere(page: chromium.Page) -> None:
+    index = page.value("[...document.querySelectorAll('[data-toggle]')].findIndex(c => c.textContent === 'flashsac')")
+    rows = visible(f"document.querySelectorAll('.small tr[data-g=\"{index}\"]')")
+    assert page.value(rows) == 2
+    page.click(f"[data-toggle='{index}']")
+    assert visible_curves(page, "humanoid-run") == 1 + 2  # its published curve goes with it
+    assert page.value(rows) == 0
+    assert page.value(f"document.querySelector(\"[data-toggle='{index}']\").ariaPressed") == "false"
+    page.click("[data-published]")
+    assert visible_curves(page, "humanoid-run") == 1
+    page.click(f"[data-toggle='{index}']")
+    assert visible_curves(page, "humanoid-run") == 2
+    page.click("[data-published]")
+    assert visible_curves(page, "humanoid-run") == 2 + 3
+    assert page.value(rows) == 2
+
+
+def hover(page: chromium.Page, task: str, share: float) -> list[list[str]]:
+    """The tooltip at a share of the plotted range: its heading, then its rows."""
+    x, y = page.value(
+        f"(f => {{ f.scrollIntoView({{block: 'center'}}); const v = f.view, b = v.svg.getBoundingClientRect(); "
+        "const last = Math.max(...v.side.series.flatMap(s => s.x)); "
+        f"return [b.x + v.px({share} * last) * b.width / v.width, b.y + b.height / 2]; }})"
+        f"({card(task)}.querySelector('.chart'))"
+    )
+    page.move_to(x, y)
+    told: list[list[str]] = page.value(
+        "[[document.querySelector('#tip > b').textContent], ...[...document.querySelectorAll('#tip tr')]"
+        ".map(r => [...r.cells].map(c => c.textContent))]"
+    )
+    return told
+
+
+@browser_only
+def test_hover_tells_step_mean_band_and_seeds(page: chromium.Page) -> None:
+    heading, *rows = hover(page, "humanoid-run", 0.5)
+    assert heading == ["500,000 steps"]
+    # Seeds at half of 0.7, 0.8, 0.9: mean 0.4, sample standard deviation 0.05.
+    ours = {row[0]: row[1:] for row in rows if "published" not in row[0]}
+    assert ours == {"warpsac-l": ["0.400", "± 0.050", "3 seeds"], "flashsac": ["0.200", "± 0.050", "3 seeds"]}
+    page.click("[data-switch=y] [value=raw]")
+    heading, *rows = hover(page, "humanoid-run", 0.5)
+    assert next(row for row in rows if row[0] == "warpsac-l") == ["warpsac-l", "400.0", "± 50.0", "3 seeds"]
+    page.click("[data-switch=y] [value=score]")
+    page.move_to(1, 1)
+    assert page.value("document.getElementById('tip').hidden") is True
+
+
+@browser_only
+def test_wall_time(page: chromium.Page) -> None:
+    page.click("[data-switch=x] [value=wall]")
+    heading, *rows = hover(page, "dog-run", 1.0)
+    assert heading == ["16.68\u202fmin"]  # 1001 s
+    assert [row[:2] for row in rows] == [["warpsac-l", "0.800"], ["flashsac", "0.400"]]
+    page.click("[data-switch=x] [value=steps]")
+
+
+@browser_only
+def test_tables_sort_and_tabs_switch(page: chromium.Page) -> None:
+    names = f"[...{card('dog-run')}.querySelectorAll('tbody tr')].map(r => r.cells[0].textContent)"
+    column = f"{card('dog-run')}.querySelectorAll('thead th')[2]"
+    page.value(f"{column}.click()")
+    assert page.value(names) == ["warpsac-l", "flashsac"]
+    page.value(f"{column}.click()")
+    assert page.value(names) == ["flashsac", "warpsac-l"]
+    assert page.value(f"{column}.ariaSort") == "ascending"
+    page.click("[data-tab='1']")
+    assert page.value("[...document.querySelectorAll('.panel')].map(p => p.hidden)") == [True, False, True, True]
+
+
+@browser_only
+def test_arrow_keys_walk_along_a_curve(page: chromium.Page) -> None:
+    page.value(f"{card('dog-run')}.querySelector('.chart').focus()")
+    for _ in range(2):
+        for kind in ("rawKeyDown", "keyUp"):
+            page.call("Input.dispatchKeyEvent", type=kind, key="ArrowRight", windowsVirtualKeyCode=39)
+    # The first evaluation is at step 0, the first published point at 100,000.
+    assert page.value("document.querySelector('#tip > b').textContent") == "100,000 steps"
+    page.value("document.activeElement.blur()")
+
+
+@browser_only
+def test_it_prints(page: chromium.Page) -> None:
+    paper: Any = page.call("Page.printToPDF", printBackground=True)
+    pdf = base64.b64decode(paper["data"])
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) >= 3  # results, the family, the rest
+    assert page.complaints == []
+
+
+@browser_only
+def test_published_results(tmp_path: Path, page: chromium.Page) -> None:
+    path = write(make_study(runs.published_runs()), tmp_path, "published", is_published=True)
+    page.open(path)
+    assert visible_curves(page, "Mjlab-Velocity-Rough-Unitree-G1") == 4
+    heading, *rows = hover(page, "Mjlab-Velocity-Rough-Unitree-G1", 1.0)
+    assert heading == ["50,000,896 steps"]
+    assert rows[0][:2] == ["warpsac-norm-off, published", "0.750"]
+    assert page.complaints == []

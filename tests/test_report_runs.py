@@ -1,0 +1,302 @@
+"""What a report finds in folders: how runs ended, which belong together, which are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from run_folders import config_of, write_run
+from runs import tiny
+from warpsac import rundir, training
+from warpsac.errors import TrainingStopped, UserError
+from warpsac.report.groups import Group, group_of
+from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
+
+END = 1_000_000
+FULL = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0), (END, 800.0, 200.0)]
+
+
+def the_run(folder: Path) -> Run:
+    return read_run(folder, folder.name)
+
+
+# --- how a run ended
+
+
+def test_a_finished_run(tmp_path: Path) -> None:
+    run = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 3, FULL))
+    assert (run.status, run.detail, run.seed, run.group) == ("finished", "", 3, Group("warpsac-l"))
+    assert run.scale is not None
+    assert (run.scale.family, run.task) == ("dmc", "dog-run")
+    np.testing.assert_array_equal(run.steps, [0, END // 2, END])
+    np.testing.assert_allclose(run.scores, [0, 0.5, 0.8])
+    np.testing.assert_array_equal(run.seconds, [1, 100, 200])
+    assert run.faults == 0
+
+
+def test_success_counts_in_percent(tmp_path: Path) -> None:
+    evaluations = [(0, 0.0, 1.0), (END, 0.25, 2.0)]
+    run = the_run(write_run(tmp_path, "myo-reach", "warpsac-l", 1, evaluations, metric="success"))
+    np.testing.assert_array_equal(run.raw, [0, 25])
+    np.testing.assert_array_equal(run.scores, [0, 0.25])
+
+
+def test_a_success_task_without_success_has_no_usable_evaluation(tmp_path: Path) -> None:
+    run = the_run(write_run(tmp_path, "myo-reach", "warpsac-l", 1, FULL))
+    assert (run.status, len(run.steps)) == ("failed", 0)
+    assert "not finite" in run.detail
+
+
+def test_an_interrupted_run(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2])
+    assert (the_run(folder).status, the_run(folder).detail) == (
+        "interrupted", "at step 500,000 of 1,000,000, no checkpoint",
+    )  # fmt: skip
+    (folder / "checkpoints/step_000000500000").mkdir(parents=True)
+    (folder / "checkpoints/step_000000500000/manifest.json").write_text("{}")
+    assert the_run(folder).detail == f"at step 500,000 of 1,000,000; go on with: warpsac train --resume {folder}"
+
+
+def test_a_time_budget_is_an_end(tmp_path: Path) -> None:
+    run = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], time_budget=90.0))
+    assert (run.status, run.detail, run.ended_by_budget) == ("finished", "by its time budget of 90 s", True)
+    early = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 2, FULL[:2], time_budget=150.0))
+    assert early.status == "interrupted"
+
+
+def test_stop_at_is_an_end(tmp_path: Path) -> None:
+    assert the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], stop_at=END // 2)).finished
+
+
+def test_a_run_without_evaluations(tmp_path: Path) -> None:
+    run = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, []))
+    assert (run.status, run.detail) == ("no evaluations", "at step 0 of 1,000,000")
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 2, [])
+    (folder / rundir.METRICS).unlink()
+    assert the_run(folder).status == "no evaluations"
+
+
+def test_evaluations_that_are_not_finite(tmp_path: Path) -> None:
+    middle = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, [FULL[0], (END // 2, "nan", 9.0), FULL[2]]))
+    assert (middle.status, middle.detail) == ("finished", "1 of 3 evaluations are not finite")
+    np.testing.assert_array_equal(middle.steps, [0, END])
+    last = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 2, [*FULL[:2], (END, "inf", 9.0)]))
+    assert (last.status, last.detail) == ("failed", "the last evaluation, at step 1,000,000, is not finite")
+
+
+def test_a_non_finite_loss(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2])
+    (folder / "bad_batch.npz").write_bytes(b"")
+    assert (the_run(folder).status, the_run(folder).detail) == (
+        "failed", "a loss was not finite; its minibatch is in bad_batch.npz",
+    )  # fmt: skip
+
+
+def test_times_that_do_not_rise_are_not_trusted(tmp_path: Path) -> None:
+    run = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, [(0, 0.0, 5.0), (END, 1.0, 5.0)]))
+    assert run.finished
+    assert len(run.seconds) == 0
+
+
+DAMAGE = {
+    "not JSON": "{'step'",
+    "another file's bytes": "\x00\x01\udcff",
+    "no object": "[1, 2]",
+    "no step": '{"kind": "eval", "eval/return": 1}',
+    "a step that is text": '{"step": "7", "kind": "eval"}',
+    "a step that goes back": '{"step": -1, "kind": "train"}',
+    "no kind": '{"step": 500000}',
+    "endless nesting": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("line", DAMAGE.values(), ids=DAMAGE.keys())
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    good, bad = (write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL) for seed in (1, 2))
+    lines = (bad / rundir.METRICS).read_text().splitlines()
+    lines[3] = line
+    (bad / rundir.METRICS).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+    by_name = {run.name: run for run in collect([tmp_path])}
+    assert by_name[good.name].finished
+    assert by_name[bad.name].status == "damaged"
+    assert by_name[bad.name].detail == f"{bad / rundir.METRICS}, line 4: not a row of metrics"
+    assert by_name[bad.name].seed == 2
+
+
+def test_a_half_written_last_line_is_no_damage(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
+    with open(folder / rundir.METRICS, "a") as stream:
+        stream.write('{"step": 1000100, "ki')
+    assert the_run(folder).finished
+
+
+@pytest.mark.parametrize("config", ["", "{}x", '{"task": "dog-run", "telepathy": true}', '{"seeds": [1, 2]}'])
+def test_a_config_that_cannot_be_read(tmp_path: Path, config: str) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
+    (folder / rundir.CONFIG).write_text(config)
+    run = the_run(folder)
+    assert (run.status, run.group, run.seed, run.task) == ("damaged", None, None, "?")
+    assert str(folder / rundir.CONFIG) in run.detail
+
+
+@pytest.mark.parametrize("meta", ["", "[]", '{"git": "abc", "versions": [1], "accelerators": 5, "resumes": 7}'])
+def test_a_broken_meta_file_costs_only_what_it_says(tmp_path: Path, meta: str) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
+    (folder / rundir.META).write_text(meta)
+    run = the_run(folder)
+    assert run.finished
+    assert run.resumes == 0
+    assert run.origin("git") == {}
+
+
+def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2])
+    hold = "from pathlib import Path; import sys, time; from warpsac import rundir\n"
+    hold += "rundir.open_run(sys.argv[1]).lock(); print('held', flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        assert (the_run(folder).status, the_run(folder).detail) == ("running", "at step 500,000 of 1,000,000")
+    finally:
+        process.kill()
+        process.communicate()
+    assert the_run(folder).status == "interrupted"
+
+
+# --- failures leave a word
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_failed_run_says_why_until_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(loop: training.Loop) -> None:
+        if loop.step > 150:
+            raise TrainingStopped("the disk\nis full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.Loop, "log", fail)
+        with pytest.raises(TrainingStopped):
+            training.train(tiny(tmp_path))
+    (run,) = collect([tmp_path])
+    assert (run.status, run.detail) == ("failed", "the disk is full")
+    training.resume([run.path])
+    (run,) = collect([tmp_path])
+    assert (run.status, run.detail) == ("finished", "")
+
+
+def left_by(error: BaseException, run: rundir.RunDir) -> str | None:
+    """What a loop over the run leaves behind when it ends with the exception."""
+    loop: Any = SimpleNamespace(runs=[run], _to_close=contextlib.ExitStack())
+    training.Loop.__exit__(loop, type(error), error, None)
+    return rundir.read_failure(run.path)
+
+
+def test_whatever_stops_a_run_is_told(tmp_path: Path) -> None:
+    run = rundir.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
+    # Not before the folder is ours: another process may be training in it.
+    assert left_by(UserError("another process is training in this folder"), run) is None
+    with run:
+        run.lock()
+        assert left_by(KeyboardInterrupt(), run) is None
+        assert left_by(MemoryError("no room\nfor 5 GB"), run) == "MemoryError: no room for 5 GB"
+
+
+# --- which belong together
+
+
+def test_defaults_make_no_difference() -> None:
+    assert group_of(config_of("dog-run", "warpsac-l")) == Group("warpsac-l")
+    assert group_of(config_of("G1JoystickFlatTerrain", "flashsac")) == Group("flashsac")
+    same = config_of("dog-run", "flashsac", 7, name="x", out="y", log={"every": 5}, checkpoint={"keep": 9},
+                     eval={"every": 10}, replay={"placement": "host"})  # fmt: skip
+    assert group_of(same) == Group("flashsac")
+
+
+def test_what_differs_from_the_variant_is_named() -> None:
+    changed = config_of("dog-run", "warpsac-l", learner={"critics": 1, "gamma": 0.95}, overlap=False, stop_at=500_000)
+    assert group_of(changed).changes == (
+        ("stop_at", "500000"), ("overlap", "false"), ("learner.critics", "1"), ("learner.gamma", "0.95"),
+    )  # fmt: skip
+    assert group_of(changed).label == "warpsac-l stop_at=500000 overlap=false learner.critics=1 learner.gamma=0.95"
+    # A profile is a change of its own; its sizes are not named one by one.
+    assert group_of(config_of("dog-run", "warpsac-a", profile="demo")) == Group("warpsac-a", (("profile", "demo"),))
+
+
+def test_settings_that_all_runs_share(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="a", learner={"tau": 0.02})
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="b", learner={"tau": 0.02, "gamma": 0.9})
+    assert common_changes(collect([tmp_path])) == (("learner.tau", "0.02"),)
+
+
+def test_the_same_seed_twice_counts_once(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], name="first")
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="second", meta={"time": "2026-01-01"})
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="third", meta={"time": "2026-01-02"})
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="fourth", learner={"critics": 1})
+    found = {run.name: run for run in collect([tmp_path])}
+    assert {name: run.status for name, run in found.items()} == {
+        "first": "duplicate", "second": "duplicate", "third": "finished", "fourth": "finished",
+    }  # fmt: skip
+    assert found["second"].detail == "same task, settings and seed as third (finished)"
+
+
+# --- which are there
+
+
+def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "a/b", "dog-run", "warpsac-l", 1, FULL)
+    two = write_run(tmp_path / "c", "dog-run", "warpsac-l", 2, FULL)
+    write_run(tmp_path / ".hidden", "dog-run", "warpsac-l", 3, FULL)
+    (two / "inside").mkdir()
+    write_run(two / "inside", "dog-run", "warpsac-l", 4, FULL)
+    (tmp_path / "a/circle").symlink_to(tmp_path)
+    (tmp_path / "z").symlink_to(tmp_path / "c")
+    assert [run.path.resolve() for run in collect([tmp_path, one])] == [one, two]
+    assert [run.name for run in collect([one])] == [one.name]
+
+
+def test_nothing_to_report(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run folders here"):
+        collect([tmp_path])
+    with pytest.raises(UserError, match="nowhere: no such folder"):
+        collect([tmp_path / "nowhere"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file: not a folder"):
+        collect([tmp_path / "file"])
+
+
+def test_missing_runs(tmp_path: Path) -> None:
+    for seed in (1, 2, 3):
+        write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL)
+    write_run(tmp_path, "dog-run", "flashsac", 2, FULL[:1])  # interrupted is not missing
+    write_run(tmp_path, "dog-walk", "warpsac-l", 1, FULL)
+    write_run(tmp_path, "dog-walk", "warpsac-l", 2, FULL, learner={"critics": 1})
+    write_run(tmp_path, "Hopper-v4", "warpsac-a", 5, FULL)  # another family: nobody else is expected there
+    ablation = Group("warpsac-l", (("learner.critics", "1"),))
+    assert set(find_missing(collect([tmp_path]))) == {
+        Missing("dog-run", Group("flashsac"), (1, 3)),
+        Missing("dog-walk", Group("warpsac-l"), (2,)),
+        Missing("dog-walk", ablation, (1,)),
+        Missing("dog-walk", Group("flashsac"), (1, 2)),
+    }
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
+    config = tiny(tmp_path, stop_at=150, log={"every": 7, "tensorboard": False})
+    path = training.train(config).runs[0]
+    run = the_run(path)
+    assert run.finished
+    assert run.steps.tolist() == [0, 120, 150]
+    assert (np.diff(run.seconds) > 0).all()
+    assert run.scale is not None
+    assert (run.scale.family, run.scale.bounds) == ("other", None)
+    assert json.loads((path / rundir.META).read_text())["versions"] == run.origin("versions")
