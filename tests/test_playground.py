@@ -83,10 +83,11 @@ def test_same_key_same_episodes(stepped: tuple[Any, Any, Any]) -> None:
 
 
 def test_a_runaway_environment_is_put_back_and_marked(stepped: tuple[Any, Any, Any]) -> None:
-    _, reset, step = stepped
+    env, reset, step = stepped
     state, first_obs = reset(jax.random.key(3))
-    data = state.simulator.data
-    spoiled = state.simulator.replace(data=data.replace(qvel=data.qvel.at[1].set(jnp.nan)))
+    data = env._physics.unpack(state.simulator.data)
+    spoiled_data = data.replace(qvel=data.qvel.at[1].set(jnp.nan))
+    spoiled = state.simulator.replace(data=env._physics.pack(spoiled_data))
     state, result = step(state._replace(simulator=spoiled), jnp.zeros((3, 1)))
     np.testing.assert_array_equal(result.faulty, [False, True, False])
     assert not (result.terminated | result.truncated).any()

@@ -235,6 +235,9 @@ def _load(task: str, config: EnvConfig, impl: str) -> Any:
         return registry.load(task, config=settings)
     import warp
 
+    if "njmax" in settings:
+        # A fallen robot has more contacts than Playground provides for; those beyond would be ignored.
+        settings.njmax *= 2
     warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels, and once more
     env = registry.load(task, config=settings)
     _allow_few_iterations(env.unwrapped)
