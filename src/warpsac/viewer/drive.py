@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from warpsac import envs
-from warpsac.viewer.board import Board, Status
+from warpsac.viewer.board import Board
 from warpsac.viewer.painter import PICTURES_PER_SECOND, Painter
 
 DEFAULT_HZ = 30.0  # where the simulator does not tell
@@ -34,8 +34,8 @@ class Pace:
     def stepped(self, speed: float) -> None:
         now = self._clock()
         self._done.append(now)
-        # A simulator slower than real time is not hurried on by what it is late.
-        self._due = max(self._due + self._period / speed, now)
+        # A short delay is caught up with, so that the pace is true on average; a slow simulator is not chased.
+        self._due = max(self._due + self._period / speed, now - NAP)
 
     def seconds_left(self) -> float:
         return self._due - self._clock()

@@ -48,8 +48,8 @@ def painter_of(env: envs.HostEnv) -> Painter:
 class ImagePainter:
     """Shows what the environment itself draws."""
 
-    home = None
-    velocity = None
+    home: Camera | None = None
+    velocity: tuple[float, float, float] | None = None
 
     def __init__(self, env: envs.HostEnv):
         self._env = env
@@ -86,6 +86,8 @@ class ScenePainter:
         self._drawn: envs.Scene | None = None
         self._canvas: Canvas | None = None
         self._lookat = np.zeros(3)
+        self._root = 0
+        self._radius: float | None = None
         self._detailed, self._slow = True, 0
         self.home: Camera | None = None
         self.velocity: tuple[float, float, float] | None = None
@@ -214,7 +216,7 @@ def velocity_of(model: Any, data: Any, body: int) -> tuple[float, float, float] 
 def _placed(camera: Camera, lookat: np.ndarray, radius: float) -> Any:
     import mujoco
 
-    distance = 3.0 * radius  # all of it is seen with MuJoCo's 45 degrees
+    distance = 2.8 * radius  # all of it is seen with MuJoCo's 45 degrees
     placed = mujoco.MjvCamera()
     placed.type = mujoco.mjtCamera.mjCAMERA_FREE
     placed.azimuth, placed.elevation = camera.azimuth, camera.elevation
@@ -233,7 +235,7 @@ def jpeg(image: np.ndarray) -> bytes:
 
 
 class Painting(threading.Thread):
-    """Paints for as long as somebody looks; `stop` ends it."""
+    """Paints for as long as somebody looks, until the board is closed."""
 
     def __init__(self, painter: Painter, board: Board):
         super().__init__(name="painter", daemon=True)
