@@ -1,29 +1,19 @@
-"""The browser viewer: controls that trust nothing, a clock that is true, pictures, HTTP, and the command itself."""
+"""The viewer behind its page: controls that trust nothing, a clock that is true, the command given, HTTP."""
 
 from __future__ import annotations
 
-import io
 import json
-import math
-import os
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pages import ask, decoded
 from warpsac import cli, envs, play
 from warpsac.envs import EnvSpec, HostStep
 from warpsac.errors import UserError
@@ -318,16 +308,6 @@ def served(stage: Stage) -> Iterator[tuple[Stage, str]]:
     server.close()
 
 
-def ask(url: str, body: bytes | None = None, kind: str = "application/json") -> tuple[int, Any, bytes]:
-    request = urllib.request.Request(url, data=body, headers={"Content-Type": kind})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, answer.headers, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.headers, error.read()
-
-
 def test_the_page_and_its_status(served: tuple[Stage, str]) -> None:
     _, url = served
     code, headers, body = ask(url)
@@ -390,12 +370,6 @@ def test_a_picture_comes_with_the_status(served: tuple[Stage, str]) -> None:
     assert not painting.is_alive()
 
 
-def decoded(jpeg: bytes) -> np.ndarray:
-    from PIL import Image
-
-    return np.asarray(Image.open(io.BytesIO(jpeg)))
-
-
 def test_addresses_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
     board = Board(Status("task", "zero"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -430,312 +404,3 @@ def test_what_cannot_be_drawn_is_said_in_a_line(capsys: pytest.CaptureFixture[st
         assert cli.main(["play", task, "--agent", "zero", "--viewer", "--port", "0"]) == 2
         assert f"warpsac: {task} cannot be drawn: " in capsys.readouterr().err
         assert signal.getsignal(signal.SIGINT) is before
-
-
-# --- MuJoCo
-
-BALL = """
-<mujoco>
-  <visual><headlight ambient="1 1 1" diffuse="0 0 0" specular="0 0 0"/></visual>
-  <worldbody>
-    <body name="marble" pos="5 0 0"><joint type="slide" axis="1 0 0"/><geom size="0.1" rgba="0 0 1 1"/></body>
-    <body name="robot" pos="0 0 1">
-      <freejoint/><geom size="0.5" rgba="1 0 0 1"/>
-      <body pos="0 0 1"><joint type="hinge"/><geom size="0.25" rgba="1 0 0 1" mass="0.001"/></body>
-    </body>
-  </worldbody>
-</mujoco>
-"""
-
-
-class Ball:
-    """A host environment as far as a painter looks at it."""
-
-    def __init__(self) -> None:
-        import mujoco
-
-        self.model = mujoco.MjModel.from_xml_string(BALL)
-        self.data = mujoco.MjData(self.model)
-        mujoco.mj_forward(self.model, self.data)
-
-    def scene(self) -> envs.Scene:
-        return envs.Scene(self.model, self.data)
-
-
-@pytest.mark.mujoco
-def test_the_camera_looks_at_the_robot() -> None:
-    pytest.importorskip("mujoco")
-    import mujoco
-
-    from warpsac.viewer import painter
-
-    ball = Ball()
-    root = painter.main_body(ball.model)
-    assert ball.model.body(root).name == "robot"
-    assert painter.radius_of(ball.model, ball.data, root) == pytest.approx(1.25, abs=0.01)
-    # Facing +y and moving along +x and +y, it goes ahead at 2 and to its right at 1, turning at 3.
-    ball.data.qpos[4:8] = [math.sqrt(0.5), 0, 0, math.sqrt(0.5)]
-    ball.data.qvel[1:7] = [1, 2, 0, 0, 0, 3]
-    mujoco.mj_forward(ball.model, ball.data)
-    np.testing.assert_allclose(painter.velocity_of(ball.model, ball.data, root), (2, -1, 3), atol=1e-9)
-    assert painter.velocity_of(ball.model, ball.data, ball.model.body("marble").id) is None
-
-
-@pytest.fixture
-def gl(monkeypatch: pytest.MonkeyPatch) -> str:
-    pytest.importorskip("mujoco")
-    name = play.find_gl()
-    if name is None:
-        pytest.skip("nothing to draw with")
-    monkeypatch.setenv("MUJOCO_GL", name)
-    return name
-
-
-@pytest.mark.mujoco
-def test_the_picture_shows_what_was_taken_from_where_the_camera_is(gl: str) -> None:
-    import mujoco
-
-    from warpsac.viewer.painter import ScenePainter
-
-    def red(image: np.ndarray) -> np.ndarray:
-        """Rows and columns of the red pixels' middle, as fractions."""
-        mask = (image[..., 0] > 100) & (image[..., 1] < 60)
-        return np.argwhere(mask).mean(0) / mask.shape
-
-    ball = Ball()
-    painter = ScenePainter(ball)
-    painter.take()
-    side = Controls(camera=Camera(azimuth=90.0, elevation=0.0), size=(160, 120))
-    image = painter.paint(side)
-    assert image.shape == (120, 160, 3)
-    middle = red(image)
-    assert middle[1] == pytest.approx(0.5, abs=0.02)
-    # Dragged to the right by a tenth of the height.
-    moved = red(painter.paint(replace(side, camera=side.camera.pan(0.1, 0.0))))
-    assert moved[1] - middle[1] == pytest.approx(0.1 * 120 / 160, abs=0.02)
-    # The robot goes to the right: unseen until taken, then followed or left to go.
-    ball.data.qpos[1] += 0.3
-    mujoco.mj_forward(ball.model, ball.data)
-    np.testing.assert_array_equal(painter.paint(side), image)
-    painter.take()
-    assert red(painter.paint(replace(side, camera=replace(side.camera, follow=False))))[1] > middle[1] + 0.05
-    assert red(painter.paint(side))[1] == pytest.approx(middle[1], abs=0.02)
-    painter.close()
-
-
-@pytest.fixture
-def viewer(gl: str) -> Iterator[tuple[Any, str]]:
-    """`warpsac play --viewer` as a program, and its address."""
-    command = ["play", "InvertedPendulum-v5", "--agent", "zero", "--viewer", "--port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "warpsac.cli", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("viewer: http://127.0.0.1:"), process.communicate()
-    assert line.endswith(" (Ctrl-C ends)\n")
-    yield process, line.split()[1]
-    process.kill()
-    process.communicate()
-
-
-def wait_until_running(url: str) -> None:
-    while json.loads(ask(f"{url}/frame?from=1")[1]["X-Status"])["phase"] != "running":
-        pass
-
-
-def newest_pictures(url: str) -> Iterator[np.ndarray]:
-    """Each later than the one before; it fails once no other comes for seconds."""
-    number = 0
-    while True:
-        code, headers, body = ask(f"{url}/frame?from={number + 1}")
-        assert code == 200
-        number = int(headers["X-Frame"])
-        yield decoded(body)
-
-
-@pytest.mark.slow
-@pytest.mark.mujoco
-def test_watch_move_the_camera_and_leave(viewer: tuple[Any, str]) -> None:
-    process, url = viewer
-    wait_until_running(url)
-    pictures = newest_pictures(url)
-    ask(f"{url}/control", b'{"reset": true, "step": true, "size": [200, 150]}')
-    first = next(image for image in pictures if image.shape == (150, 200, 3))
-    ask(f"{url}/control", b'{"step": true}')
-    for order, far in ((b'{"orbit": [0.3, 0.3]}', True), (b'{"home": true}', False)):
-        ask(f"{url}/control", order)
-        next(image for image in pictures if (np.abs(image.astype(int) - first).mean() > 2) == far)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "")
-    assert "Traceback" not in err
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-AT_3_AND_4 = """
-import os, sys
-for number, place in zip(sys.argv[1:3], (50, 51)):
-    os.dup2(int(number), place)
-os.dup2(50, 3)
-os.dup2(51, 4)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
-class Browser:
-    """A page in a headless Chromium, by its own protocol: JSON over two pipes, which it finds at 3 and 4."""
-
-    def __init__(self, folder: Path, url: str):
-        orders, self._orders = os.pipe()
-        self._answers, answers = os.pipe()
-        flags = [
-            "--headless=new",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--remote-debugging-pipe",
-            f"--user-data-dir={folder}",
-        ]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", AT_3_AND_4, str(orders), str(answers), str(CHROMIUM), *flags],
-            pass_fds=(orders, answers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(orders)
-        os.close(answers)
-        self._count, self._rest, self._session = 0, b"", None
-        self.errors: list[Any] = []
-        target = self.call("Target.createTarget", url=url)["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        self.call("Runtime.enable")
-
-    def call(self, method: str, **parameters: Any) -> Any:
-        self._count += 1
-        order = {"id": self._count, "method": method, "params": parameters}
-        session = {"sessionId": self._session} if self._session else {}
-        os.write(self._orders, json.dumps(order | session).encode() + b"\0")
-        while True:
-            while b"\0" not in self._rest:
-                part = os.read(self._answers, 1 << 16)
-                assert part, "the browser is gone"
-                self._rest += part
-            text, self._rest = self._rest.split(b"\0", 1)
-            message = json.loads(text)
-            if message.get("method") == "Runtime.exceptionThrown":
-                self.errors.append(message["params"])
-            if message.get("id") == self._count:
-                assert "error" not in message, message
-                return message["result"]
-
-    def wait_for(self, condition: str) -> None:
-        deadline = time.monotonic() + 60
-        while not self.value(condition):
-            assert time.monotonic() < deadline, condition
-            time.sleep(0.02)
-
-    def value(self, expression: str) -> Any:
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
-
-    def key(self, key: str) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key)
-
-    def mouse(self, kind: str, x: int, y: int, **more: Any) -> None:
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        os.close(self._orders)
-        os.close(self._answers)
-
-
-@pytest.mark.slow
-@pytest.mark.mujoco
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
-def test_the_page_in_a_browser(viewer: tuple[Any, str], tmp_path: Path) -> None:
-    """Pictures come, numbers are shown, keys and mouse do what they say, and the script meets no error."""
-    _, url = viewer
-    browser = Browser(tmp_path, url)
-    try:
-        browser.wait_for("typeof shown !== 'undefined' && shown > 2 && state?.phase === 'running'")
-        assert browser.value("document.title") == "InvertedPendulum-v5 · warpsac"
-        assert browser.value("$('notice').hidden && $('steer').hidden && !$('home').hidden")
-        assert browser.value("pen.getImageData(view.width / 2, view.height / 2, 1, 1).data[3]") == 255
-        browser.key(" ")
-        browser.wait_for("state.paused && $('pace').textContent === 'paused'")
-        before = browser.value("[state.episode, state.step]")
-        browser.key("n")
-        browser.wait_for(f"String([state.episode, state.step]) !== '{before[0]},{before[1]}'")
-        browser.key("f")
-        browser.wait_for("!state.follow")
-        browser.wait_for("shown >= 2 && !moving")
-        seen = browser.value("shown")
-        browser.mouse("mousePressed", 300, 200, button="left", buttons=1)
-        browser.mouse("mouseMoved", 400, 220, button="left", buttons=1)
-        browser.mouse("mouseReleased", 400, 220, button="left")
-        browser.wait_for(f"shown > {seen}")  # paused, so another picture means another view
-        assert browser.errors == []
-    finally:
-        browser.close()
-
-
-# --- the hooks of the environments
-
-
-@pytest.mark.mujoco
-def test_gymnasium_environments_show_their_scene() -> None:
-    pytest.importorskip("mujoco")
-    env = envs.make("InvertedPendulum-v5", 1)
-    assert isinstance(env, envs.HasScene)
-    assert not isinstance(env, envs.Steerable)
-    env.reset(0)
-    scene = env.scene()
-    assert scene is not None
-    assert (scene.model.nq, scene.data.qpos.shape) == (2, (2,))
-    env.close()
-    other = envs.make("probe-point", 1)
-    assert isinstance(other, envs.HasScene)
-    assert other.scene() is None
-    native = envs.make("probe-native", 1)
-    assert isinstance(native, envs.HasScene)
-    assert isinstance(native, envs.Steerable)
-    assert native.scene() is native.command() is None
-
-
-@pytest.mark.playground
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::RuntimeWarning")
-def test_playground_commands() -> None:
-    pytest.importorskip("mujoco_playground")
-    from warpsac.envs import playground
-
-    def ranges(**settings: Any) -> list[list[float]]:
-        return [bound.tolist() for bound in playground._command_range(settings)]
-
-    speeds = {"lin_vel_x": [-1.0, 1.5], "lin_vel_y": [-0.5, 0.5], "ang_vel_yaw": [-0.7, 0.7]}
-    assert ranges(**speeds, command_config={"a": [9, 9, 9]}) == [[-1.0, -0.5, -0.7], [1.5, 0.5, 0.7]]
-    assert ranges(command_config=speeds) == [[-1.0, -0.5, -0.7], [1.5, 0.5, 0.7]]
-    assert ranges(command_config={"min": [-1, -2, -3], "max": [1, 2, 3]}) == [[-1, -2, -3], [1, 2, 3]]
-    assert ranges(command_config={"a": [1.5, 0.8, 1.2]}) == [[-1.5, -0.8, -1.2], [1.5, 0.8, 1.2]]
-    assert ranges() == [[-1, -1, -1], [1, 1, 1]]
-
-    import jax.numpy as jnp
-
-    class Simulator(SimpleNamespace):
-        def replace(self, **fields: Any) -> Simulator:
-            return Simulator(**(vars(self) | fields))
-
-    env: Any = SimpleNamespace(spec=SimpleNamespace(num_envs=2), _env=SimpleNamespace(_config=speeds))
-    info = {"command": jnp.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]], jnp.float32), "step": jnp.zeros(2, jnp.int32)}
-    state: Any = playground.State(Simulator(info=info), None, None, None)  # type: ignore[arg-type]
-    command = playground.PlaygroundEnvs.command(env, state)
-    assert command is not None
-    np.testing.assert_allclose(command.value, [0.1, 0.2, 0.3], atol=1e-6)
-    np.testing.assert_array_equal(command.high, [1.5, 0.5, 0.7])
-    after = playground.PlaygroundEnvs.steer(env, state, np.array([1.0, 0.0, -0.5])).simulator.info
-    np.testing.assert_array_equal(after["command"], [[1.0, 0.0, -0.5]] * 2)
-    assert after["command"].dtype == jnp.float32  # another type would compile the step anew
-    assert after["step"] is info["step"]
-    without = state._replace(simulator=Simulator(info={"step": info["step"]}))
-    assert playground.PlaygroundEnvs.command(env, without) is None

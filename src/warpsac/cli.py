@@ -73,7 +73,7 @@ class EvalOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PlayOptions:
-    """Watch the newest policy of a run, or an agent that has learned nothing: as a video or in the browser."""
+    """Watch the newest policy of a run, or an untrained agent: as a video or in the browser."""
 
     run: tyro.conf.Positional[str]
     """Run folder; with --agent a task."""

@@ -119,11 +119,10 @@ class ScenePainter:
             mujoco.mj_copyData(self._drawn.data, model, self._taken.data)
             root = self._root
         data = self._drawn.data
+        if controls.camera.follow or self._radius is None:
+            self._lookat = np.array(data.subtree_com[root])
         if self._radius is None:
             self._radius = radius_of(model, data, root)
-            self._lookat = np.array(data.subtree_com[root])
-        if controls.camera.follow:
-            self._lookat = np.array(data.subtree_com[root])
         if self._canvas is None:
             self._canvas = Canvas(model, self._detailed)
         begun = time.monotonic()
@@ -216,7 +215,7 @@ def velocity_of(model: Any, data: Any, body: int) -> tuple[float, float, float] 
 def _placed(camera: Camera, lookat: np.ndarray, radius: float) -> Any:
     import mujoco
 
-    distance = 2.8 * radius  # all of it is seen with MuJoCo's 45 degrees
+    distance = 3.2 * radius  # MuJoCo's 45 degrees then show all of it with some room around
     placed = mujoco.MjvCamera()
     placed.type = mujoco.mjtCamera.mjCAMERA_FREE
     placed.azimuth, placed.elevation = camera.azimuth, camera.elevation
