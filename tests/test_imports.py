@@ -24,7 +24,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "losses",
         "sac",
         "interaction",
-        "engine rundir evaluate",
+        "engine rundir evaluate viewer",
         "policy fused resuming report",
         "loop",
         "host_loop fused_loop",

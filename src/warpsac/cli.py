@@ -26,7 +26,7 @@ usage: warpsac COMMAND ...
 
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
-  play RUN                write a video of a trained policy; --agent random TASK of a random one
+  play RUN                a video of a trained policy; --viewer: in the browser; --agent random TASK: untrained
   report FOLDER           learning curves and tables of all runs in a folder, as a page
   tasks                   list the benchmark tasks
   check-env ID            tell whether your own environment fits, and what is wrong with it
@@ -74,7 +74,7 @@ class EvalOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PlayOptions:
-    """Write a video of the newest policy of a run, or of an agent that has learned nothing."""
+    """Watch the newest policy of a run, or an untrained agent: as a video or in the browser."""
 
     run: tyro.conf.Positional[str]
     """Run folder; with --agent a task."""
@@ -86,6 +86,12 @@ class PlayOptions:
     """Most control steps to show; the video ends with the episode."""
     seed: int = 0
     """Seed of the episode."""
+    viewer: bool = False
+    """Instead of a video, serve a page to watch and steer it in the browser."""
+    host: str = "127.0.0.1"
+    """Address that the page is served at; 0.0.0.0: to all the network."""
+    port: int = 8080
+    """Port of the page; 0: any free one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,21 +281,27 @@ def _check_seed(seed: int) -> None:
 
 
 def _play(words: list[str]) -> int:
-    from warpsac import play, rundir
+    from warpsac import play, rundir, runtime
     from warpsac.policy import load_policy
 
     asked: PlayOptions = _parse(PlayOptions, words, "play")
     if asked.steps < 1:
         raise UserError(f"steps = {asked.steps}: must be at least 1")
     _check_seed(asked.seed)
+    if asked.viewer and asked.out:
+        raise UserError("--viewer writes no video: leave out --out, or --viewer")
+    runtime.use_compilation_cache()
+    agent: Any = asked.agent
+    task, config, out = asked.run, None, Path(f"{asked.run}-{asked.agent}.mp4")
     if asked.agent == "policy":
         run = rundir.open_run(asked.run)
-        out = Path(asked.out) if asked.out else run.path / "policy.mp4"
-        total = play.record(load_policy(asked.run), run.config.task, out, asked.steps, asked.seed, run.config.env)
-    else:
-        target = envs.lookup(asked.run)
-        out = Path(asked.out or f"{target.name}-{asked.agent}.mp4")
-        total = play.record(asked.agent, target.name, out, asked.steps, asked.seed)
+        agent, task, config, out = load_policy(asked.run), run.config.task, run.config.env, run.path / "policy.mp4"
+    task = envs.lookup(task).name
+    if asked.viewer:
+        play.watch(agent, task, asked.host, asked.port, asked.seed, config)
+        return 0
+    out = Path(asked.out) if asked.out else out
+    total = play.record(agent, task, out, asked.steps, asked.seed, config)
     print(f"video: {out} (return {total:.1f})")
     return 0
 

@@ -1,4 +1,4 @@
-"""Watch a policy: roll it out on its task and write an mp4."""
+"""Watch a policy: roll it out on its task, into an mp4 or before somebody's eyes in the browser."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from warpsac import envs
+from warpsac import envs, viewer
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
 from warpsac.files import in_words
 from warpsac.policy import LoadedPolicy, require_fit
+from warpsac.viewer.painter import image_of
 
+# Families that only MuJoCo can draw.
+_MUJOCO_DRAWN = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
 _TRY_GL = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
 
 
@@ -68,12 +71,7 @@ def record(
     """Write a video of one episode, up to `steps` control steps of it; returns its return so far."""
     env = _drawable(task, config)
     try:
-        actor: LoadedPolicy | UntrainedAgent
-        if isinstance(agent, LoadedPolicy):
-            require_fit(agent, env.spec)
-            actor = agent
-        else:
-            actor = UntrainedAgent(agent, env.spec.action_dim, seed)
+        act = _actor(agent, env.spec, seed)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = max(1, round(rate / 50))
@@ -81,8 +79,8 @@ def record(
         with _writer(path, rate / every) as video:
             for step in range(steps):
                 if step % every == 0:
-                    video.append_data(_image(env))
-                env.send(actor.normalized(obs))
+                    video.append_data(image_of(env))
+                env.send(act(obs))
                 result = env.recv().result
                 obs = result.obs
                 total += float(result.reward[0])
@@ -93,28 +91,44 @@ def record(
     return total
 
 
+def watch(
+    agent: LoadedPolicy | Literal["zero", "random"],
+    task: str,
+    host: str,
+    port: int,
+    seed: int,
+    config: EnvConfig | None = None,
+) -> None:
+    """Show an agent at work in the browser, until Ctrl-C."""
+
+    def prepare() -> tuple[envs.HostEnv, viewer.Act]:
+        env = _drawable(task, config)
+        return env, _actor(agent, env.spec, seed)
+
+    name = agent if isinstance(agent, str) else f"policy at step {agent.step:,}"
+    viewer.watch(prepare, viewer.Status(task, name), host, port, seed)
+
+
+def _actor(agent: LoadedPolicy | Literal["zero", "random"], spec: envs.EnvSpec, seed: int) -> viewer.Act:
+    """What acts on observations [N, D] of these environments."""
+    if isinstance(agent, LoadedPolicy):
+        require_fit(agent, spec)
+        return agent.normalized
+    return UntrainedAgent(agent, spec.action_dim, seed).normalized
+
+
 def _drawable(task: str, config: EnvConfig | None) -> envs.HostEnv:
     """One environment that can be drawn; MuJoCo is first told how to draw on this machine."""
     if importlib.util.find_spec("mujoco"):
         gl = find_gl()
         if gl is not None:
             os.environ["MUJOCO_GL"] = gl
-        elif envs.lookup(task).family == "mujoco":
+        elif envs.lookup(task).family in _MUJOCO_DRAWN:
             raise UserError(
                 "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
                 "gives MuJoCo software rendering"
             )
     return envs.make(task, 1, config, render=True)
-
-
-def _image(env: envs.HostEnv) -> np.ndarray:
-    try:
-        image = env.render()
-    except Exception as error:
-        raise UserError(f"{env.spec.task} cannot be drawn: {envs.in_a_line(error)}") from error
-    if image.ndim != 3:
-        raise UserError(f"{env.spec.task} cannot be drawn: its render() gives no RGB image")
-    return np.ascontiguousarray(image)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -93,6 +93,41 @@ class HostEnv(Protocol):
         """An RGB image [H, W, 3] of environment 0."""
 
     def close(self) -> None: ...
+
+
+class Scene(NamedTuple):
+    """What a MuJoCo-based environment shows: an mjModel, and an mjData as it is between two steps."""
+
+    model: Any
+    data: Any
+
+
+class Command(NamedTuple):
+    """What a joystick task tells its robot to do: velocity ahead, to the left (m/s) and turning (rad/s)."""
+
+    value: np.ndarray
+    low: np.ndarray
+    """The range that the task itself draws commands from."""
+    high: np.ndarray
+
+
+@runtime_checkable
+class HasScene(Protocol):
+    """A `HostEnv` that can be looked at from anywhere. Optional: others show what `render` gives."""
+
+    def scene(self) -> Scene | None:
+        """The scene of environment 0; None if it is not MuJoCo's."""
+
+
+@runtime_checkable
+class Steerable(Protocol):
+    """A `HostEnv` whose command can be given from outside. Optional."""
+
+    def command(self) -> Command | None:
+        """The command of environment 0; None if the task has none."""
+
+    def steer(self, value: np.ndarray) -> None:
+        """Give a command [3] for the next step: the observation at its end is the first that tells it."""
 
 
 class NativeEnv(Protocol):

@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs import EnvSpec, HostStep, SimulatorFailed, in_a_line
+from warpsac.envs import EnvSpec, HostStep, Scene, SimulatorFailed, drawing, in_a_line
 from warpsac.types import Restart, StepResult
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
 SingleEnv = Any
 SuccessOf = Callable[[dict[str, Any]], bool]
+SceneOf = Callable[[SingleEnv], Scene | None]
 
 
 def reset_seed(seed: int, env: int, attempt: int = 0) -> int:
@@ -38,6 +39,7 @@ class InProcessEnvs:
         max_faults: int,
         first: SingleEnv | None = None,
         success_of: SuccessOf | None = None,
+        scene_of: SceneOf = drawing.scene_of,
     ):
         self.spec = spec
         self._build = build
@@ -45,6 +47,7 @@ class InProcessEnvs:
                                        for i in range(spec.num_envs)]  # fmt: skip
         self._max_faults = max_faults
         self._success_of = success_of
+        self._scene_of = scene_of
         self._seed = 0
         self._attempts = np.zeros(spec.num_envs, np.int64)  # environments built anew, for fresh seeds
         self._in_a_row = np.zeros(spec.num_envs, np.int64)  # faults since the last good step
@@ -109,6 +112,9 @@ class InProcessEnvs:
 
     def render(self) -> np.ndarray:
         return np.asarray(self._envs[0].render())
+
+    def scene(self) -> Scene | None:
+        return self._scene_of(self._envs[0])
 
     def close(self) -> None:
         for env in self._envs:

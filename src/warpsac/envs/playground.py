@@ -10,7 +10,6 @@ step is marked and never learned from.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import warnings
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import EnvSpec
+from warpsac.envs import Command, EnvSpec, Scene, drawing
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import Array, ObsViews, StepResult
@@ -154,28 +153,44 @@ class PlaygroundEnvs:
 
     def image(self, state: State, height: int = 480, width: int = 640) -> np.ndarray:
         """What environment 0 looks like, [height, width, 3]."""
+        model, data = self.scene(state)
+        if self._renderer is None:
+            import mujoco
+
+            drawing.gl_context()
+            drawing.enlarge_buffer(model, width, height)
+            self._renderer = mujoco.Renderer(model, height, width)
+        named = [model.camera(i).name for i in range(model.ncam)]
+        self._renderer.update_scene(data, camera="track" if "track" in named else (0 if named else -1))
+        return self._renderer.render()
+
+    def scene(self, state: State) -> Scene:
+        """Environment 0 as plain MuJoCo data; the next call overwrites it."""
         import mujoco
 
-        model = self._env.mj_model
-        if self._renderer is None:
-            # MuJoCo decides how to draw when it is imported, which was before anybody asked for a picture.
-            from mujoco.rendering.classic import gl_context
-
-            importlib.reload(gl_context)
-            # The model's own off-screen buffer may be smaller than the picture.
-            model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
-            model.vis.global_.offheight = max(model.vis.global_.offheight, height)
-            self._renderer = mujoco.Renderer(model, height, width)
+        model, physics = self._env.mj_model, self._physics.unpack(state.simulator.data)
+        if self._drawn is None:
             self._drawn = mujoco.MjData(model)
-        physics = self._physics.unpack(state.simulator.data)
         self._drawn.qpos[:], self._drawn.qvel[:] = np.asarray(physics.qpos[0]), np.asarray(physics.qvel[0])
         if model.nmocap:
             self._drawn.mocap_pos[:] = np.asarray(physics.mocap_pos[0])
             self._drawn.mocap_quat[:] = np.asarray(physics.mocap_quat[0])
         mujoco.mj_forward(model, self._drawn)
-        named = [model.camera(i).name for i in range(model.ncam)]
-        self._renderer.update_scene(self._drawn, camera="track" if "track" in named else (0 if named else -1))
-        return self._renderer.render()
+        return Scene(model, self._drawn)
+
+    def command(self, state: State) -> Command | None:
+        """What a joystick task tells environment 0 to do; None for other tasks."""
+        value = state.simulator.info.get("command")
+        if value is None or value.shape != (self.spec.num_envs, 3):
+            return None
+        return Command(np.asarray(value[0]), *_command_range(self._env._config))
+
+    def steer(self, state: State, value: np.ndarray) -> State:
+        """Give all environments a command. A step computes its observation first and draws the task's own next
+        command after it, so given before every step this is what the policy is told and rewarded by."""
+        info = state.simulator.info
+        command = jnp.broadcast_to(jnp.asarray(value, info["command"].dtype), info["command"].shape)
+        return state._replace(simulator=state.simulator.replace(info=info | {"command": command}))
 
     def _vectorized(self, name: str) -> Any:
         """Playground's reset or step over N environments, each with its own physics if randomised."""
@@ -300,6 +315,20 @@ def _randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
         raise UserError(f"env.randomize = True: {task} has no domain randomisation")
     # One fixed draw: which physics an environment has must not depend on the run's seed or on resume.
     return randomize(env.mjx_model, jax.random.split(jax.random.PRNGKey(0), num_envs))
+
+
+def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest commands of a joystick task, which spell them in one of three ways."""
+    names = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
+    own = settings.get("command_config", {})
+    for group in (settings, own):
+        if all(name in group for name in names):
+            low, high = np.array([group[name] for name in names], np.float64).T
+            return low, high
+    if "min" in own and "max" in own:
+        return np.array(own["min"], np.float64), np.array(own["max"], np.float64)
+    high = np.array(own.get("a", (1.0, 1.0, 1.0)), np.float64)
+    return -high, high
 
 
 def _is_prefix(env: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from warpsac.envs import HostStep, NativeEnv
+from warpsac.envs import Command, HostStep, NativeEnv, Scene
 from warpsac.types import Restart, StepResult
 
 
@@ -43,5 +43,14 @@ class Stepwise:
 
     def render(self) -> np.ndarray:
         return self._env.image(self._state)
+
+    def scene(self) -> Scene | None:
+        return self._env.scene(self._state) if hasattr(self._env, "scene") else None
+
+    def command(self) -> Command | None:
+        return self._env.command(self._state) if hasattr(self._env, "command") else None
+
+    def steer(self, value: np.ndarray) -> None:
+        self._state = self._env.steer(self._state, value)
 
     def close(self) -> None: ...
