@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import warnings
@@ -44,16 +45,25 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
     first = build_single(name, render, config.episode_limit)
     success_key = find_success_key(first)
     spec = describe(name, first, num_envs, config, success_key is not None)
+    # The entry itself, not its name: a worker process need not have registered it.
+    entry = gymnasium.registry[name.rpartition(":")[2]]
     return InProcessEnvs(
         spec,
-        build=lambda: build_single(name, render, config.episode_limit),
+        build=functools.partial(build_single, entry, render, config.episode_limit),
         max_faults=config.max_faults,
         first=first,
-        success_of=(lambda info: info.get(success_key, False)) if success_key else None,
+        success_of=functools.partial(reports_success, success_key) if success_key else None,
     )
 
 
-def build_single(name: str, render: bool = False, episode_limit: int | None = None) -> Any:
+def reports_success(key: str, info: dict[str, Any]) -> bool:
+    return bool(info.get(key, False))
+
+
+def build_single(
+    name: str | gymnasium.envs.registration.EnvSpec, render: bool = False, episode_limit: int | None = None
+) -> Any:
+    """One environment of a registered id (`module:Id` imports the module), or of a registry's entry."""
     with warnings.catch_warnings():
         # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
