@@ -191,7 +191,7 @@ class MujocoSnapshot(Snapshot):
         model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
         physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
         mujoco.mj_getState(model, data, physics, kind)
-        return {name: np.array(getattr(data, name)) for name in _fixed_arrays(model, data)} | {"physics": physics}
+        return {name: np.array(getattr(data, name)) for name in self._fixed_arrays} | {"physics": physics}
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
         import mujoco
@@ -199,8 +199,20 @@ class MujocoSnapshot(Snapshot):
         base: Any = self.env.unwrapped
         model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
         mujoco.mj_setState(model, data, np.asarray(state["physics"], np.float64), kind)
-        for name in _fixed_arrays(model, data):
+        for name in self._fixed_arrays:
             getattr(data, name)[...] = state[name]
+
+    @functools.cached_property
+    def _fixed_arrays(self) -> list[str]:
+        """Names of MjData's float arrays whose size the model alone decides: those that are there before any
+        step (contacts, constraints and islands come and go)."""
+        import mujoco
+
+        base: Any = self.env.unwrapped
+        data = mujoco.MjData(base.model)
+        arrays = {name: getattr(data, name, None) for name in dir(data) if not name.startswith("_")}
+        return [name for name, value in arrays.items() if isinstance(value, np.ndarray)
+                and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
 
 
 def _time_limit(env: Any) -> Any:
@@ -209,18 +221,3 @@ def _time_limit(env: Any) -> Any:
             return env
         env = env.env
     return None
-
-
-def _fixed_arrays(model: Any, data: Any) -> list[str]:
-    """Names of MjData's float arrays whose size the model alone decides (contacts come and go)."""
-    sizes = {model.nq, model.nv, model.nu, model.na, model.nbody, model.ngeom, model.nsite, model.nsensordata}
-    return [
-        name
-        for name in dir(data)
-        if not name.startswith(("_", "efc_", "contact", "iefc", "flex"))
-        and isinstance(value := getattr(data, name, None), np.ndarray)
-        and value.dtype == np.float64
-        and value.ndim >= 1
-        and value.shape[0] in sizes
-        and value.size > 0
-    ]

@@ -80,6 +80,7 @@ class WorkerEnvs:
     def reset(self, seed: int) -> np.ndarray:
         self._seed = seed
         for worker in self._workers:
+            worker.revive()
             worker.post("reset", seed)
         for worker in self._workers:
             self._answer(worker, self._timeout * worker.num_envs, "start_anew")
@@ -132,7 +133,7 @@ class WorkerEnvs:
             worker.dismiss()
         deadline = time.monotonic() + LEAVE_SECONDS
         for worker in self._workers:
-            worker.bury(max(0.0, deadline - time.monotonic()))
+            worker.bury(0.0 if worker.busy else max(0.0, deadline - time.monotonic()))
         _OPEN.discard(self)
 
     def __del__(self) -> None:
@@ -176,7 +177,7 @@ class Worker:
         self._arguments = (recipe, block, start, stop)
         self.start, self.num_envs = start, stop - start
         self.losses = 0  # in a row
-        self._number = 0  # of the last command
+        self._number = self._answered = 0  # of the last command, and of the last answer
         self._process: Any = None
         self._connection: Connection | None = None
         self._lost = ""  # why there is no process
@@ -203,6 +204,17 @@ class Worker:
         self._ready = select.poll()
         self._ready.register(ours.fileno(), select.POLLIN)
 
+    def revive(self) -> None:
+        """Forget earlier losses; where there is no process any more, start one."""
+        self.losses = 0
+        if self._connection is None or not self._process.is_alive():
+            self.begin()
+
+    @property
+    def busy(self) -> bool:
+        """Whether the last command has not been answered yet: it may never be."""
+        return self._answered != self._number
+
     def post(self, method: str, *arguments: Any) -> None:
         """Give a command; whether it arrived shows in `answer`."""
         self._number += 1
@@ -212,8 +224,7 @@ class Worker:
 
     def answer(self, seconds: float) -> Any:
         """What the last command returned; raises WorkerLost, WorkerRefused or SimulatorFailed."""
-        answer = None
-        while answer is None or answer.number != self._number:
+        while True:
             if self._connection is None:
                 raise WorkerLost(self._lost)
             if not self._ready.poll(1000 * seconds):
@@ -222,6 +233,9 @@ class Worker:
                 answer = Answer(*pickle.loads(self._connection.recv_bytes()))
             except (EOFError, OSError):
                 raise self._lose(None) from None
+            self._answered = answer.number
+            if not self.busy:
+                break
         if answer.kind == "failed":
             raise SimulatorFailed(answer.value)
         if answer.kind == "error":
