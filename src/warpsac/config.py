@@ -7,7 +7,6 @@ variant (the three axes of the method). Whatever it decides can be overridden fi
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
@@ -417,11 +416,15 @@ def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        *others, last = (kind for kind in args if kind is not type(None))
-        for kind in others:
-            with contextlib.suppress(ConfigError):
+        kinds = [kind for kind in args if kind is not type(None)]
+        for kind in kinds:
+            try:
                 return _typed(kind, value, where, path)
-        return _typed(last, value, where, path)
+            except ConfigError:
+                if len(kinds) == 1:
+                    raise
+        names = (", ".join(map(str, typing.get_args(kind))) or f"of type {kind.__name__}" for kind in kinds)
+        raise ConfigError(path, value, f"must be {' or '.join(names)} (in {where})")
     if origin is Literal:
         if value not in args:
             raise ConfigError(path, value, f"must be one of {', '.join(map(str, args))} (in {where})")

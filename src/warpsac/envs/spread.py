@@ -37,7 +37,8 @@ def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
         try:
             made = _in_workers(recipe, sets, workers, config.worker_timeout)
             first.close()
-            return SeedEnvs(made, f"{sets * workers} worker processes ({why})")
+            count = f"{sets * workers} worker process{'es' if sets * workers > 1 else ''}"
+            return SeedEnvs(made, f"{count} ({why})")
         except (WorkerLost, WorkerRefused) as error:
             trouble = f"{recipe.spec.task} cannot be made in a worker process: {error}"
             if config.workers != "auto":
