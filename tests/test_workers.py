@@ -356,6 +356,12 @@ def test_a_process_that_hangs_later_does_not_prevent_the_checkpoint(tmp_path: Pa
 )
 def test_the_choice_by_step_cost(step_ms: float, num_envs: int, sets: int, cores: int, workers: int) -> None:
     assert spread.choose(step_ms / 1e3, num_envs, sets, cores) == workers
+    assert spread.choose(step_ms / 1e3, num_envs, sets, cores, wake_seconds=1.0) == 0
+
+
+def test_the_cost_of_a_message_is_measured(in_workers: Any) -> None:
+    made = [in_workers("probe-point", 2, workers=2) for _ in range(2)]
+    assert spread.wake_cost(made) > 0
 
 
 def where(task: str, num_envs: int = 4, sets: int = 1, **settings: Any) -> str:
@@ -367,11 +373,16 @@ def where(task: str, num_envs: int = 4, sets: int = 1, **settings: Any) -> str:
 def test_the_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "_cores", lambda: 4)
     monkeypatch.setattr(spread, "step_cost", lambda recipe: 0.002)
+    monkeypatch.setattr(spread, "wake_cost", lambda made: 0.0001)
     assert where("probe-point") == "3 worker processes (a step takes 2.00 ms, 4 cores)"
     assert where("probe-point", sets=2) == "2 worker processes (a step takes 2.00 ms, 4 cores)"
     assert where("probe-point", workers=0) == "this process (env.workers = 0)"
     assert where("probe-point", workers=9, sets=2) == "8 worker processes (env.workers = 9)"
     assert where("probe-point", 1) == "this process (one environment)"
+    monkeypatch.setattr(spread, "wake_cost", lambda made: 0.004)
+    assert where("probe-point") == (
+        "this process (a step takes 2.00 ms, 4 cores, but 4.00 ms to wake worker processes up)"
+    )
     monkeypatch.setattr(spread, "step_cost", lambda recipe: 0.00001)
     assert where("probe-point") == "this process (a step takes 0.01 ms, 4 cores)"
     monkeypatch.setattr(spread, "_cores", lambda: 2)
@@ -381,7 +392,7 @@ def test_the_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_step_cost_is_measured_on_an_environment_of_its_own() -> None:
     env = in_process("probe-point", 2)
     first = env.reset(SEED)
-    assert 0 < spread.step_cost(env.recipe) < 1
+    assert spread.step_cost(env.recipe) > 0
     every = actions(env, 30)
     expected = in_process("probe-point", 2)
     np.testing.assert_array_equal(expected.reset(SEED), first)

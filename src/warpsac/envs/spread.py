@@ -5,11 +5,12 @@ The numbers are the same either way, so the choice may depend on the machine and
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,38 +20,39 @@ from warpsac.envs.host import InProcessEnvs, Recipe, SeedEnvs
 from warpsac.envs.workers import WorkerEnvs, WorkerLost, WorkerRefused
 from warpsac.errors import UserError
 
-MEASURED_STEPS = 20
-# Seconds that a vector step costs beyond the simulator's own: for waking processes up, and for each of them.
-# `benchmarks/host_loop.py` measures both sides.
+MEASURED = 20  # steps, and messages
+# Seconds that a vector step costs beyond the simulator's own, on a machine that is neither quick nor slow: for
+# waking processes up, and for each of them. A first guess that spares starting them; then it is measured.
 WAKE_SECONDS, WORKER_SECONDS = 100e-6, 20e-6
 WORTH = 1.5  # how many times that must be saved
 
 
 def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
     """`sets` sets of environments like the first, none of them made yet, wherever they are stepped best."""
-    recipe = first.recipe
+    recipe, task = first.recipe, first.spec.task
     if config.workers == "auto":
-        workers, why = _automatic(recipe, sets)
-    else:
-        workers, why = min(config.workers, recipe.spec.num_envs), f"env.workers = {config.workers}"
-    if workers > 0:
         try:
-            made = _in_workers(recipe, sets, workers, config.worker_timeout)
-            first.close()
-            count = f"{sets * workers} worker process{'es' if sets * workers > 1 else ''}"
-            return SeedEnvs(made, f"{count} ({why})")
+            made, why = _automatic(recipe, sets, config.worker_timeout)
         except (WorkerLost, WorkerRefused) as error:
-            trouble = f"{recipe.spec.task} cannot be made in a worker process: {error}"
-            if config.workers != "auto":
-                raise UserError(f"{trouble}; --env.workers 0 steps it in this one") from None
-            why = trouble
+            made, why = [], f"{task} cannot be made in a worker process: {error}"
+    else:
+        try:
+            made = _in_workers(recipe, sets, min(config.workers, recipe.spec.num_envs), config.worker_timeout)
+        except (WorkerLost, WorkerRefused) as error:
+            way_out = "--env.workers 0 steps it in this one"
+            raise UserError(f"{task} cannot be made in a worker process: {error}; {way_out}") from None
+        why = f"env.workers = {config.workers}"
+    if made:
+        first.close()
+        count = sum(one.workers for one in made)
+        return SeedEnvs(made, f"{count} worker process{'es' if count > 1 else ''} ({why})")
     every = [first, *(recipe.slice(0, recipe.spec.num_envs) for _ in range(sets - 1))]
     for one in every:
         one.make()
     return SeedEnvs(every, f"this process ({why})")
 
 
-def choose(step_seconds: float, num_envs: int, sets: int, cores: int) -> int:
+def choose(step_seconds: float, num_envs: int, sets: int, cores: int, wake_seconds: float | None = None) -> int:
     """Worker processes for each set; 0: the environments are better stepped in this process.
 
     One core is left to the learner. With n environments in all and w processes, a vector step takes
@@ -60,22 +62,54 @@ def choose(step_seconds: float, num_envs: int, sets: int, cores: int) -> int:
     busy = min(cores - 1, total)
     if busy < 2:
         return 0
-    saved = (total - math.ceil(total / busy)) * step_seconds
     workers = max(1, busy // sets)
-    return workers if saved > WORTH * (WAKE_SECONDS + workers * sets * WORKER_SECONDS) else 0
+    if wake_seconds is None:
+        wake_seconds = WAKE_SECONDS + workers * sets * WORKER_SECONDS
+    saved = (total - math.ceil(total / busy)) * step_seconds
+    return workers if saved > WORTH * wake_seconds else 0
+
+
+def _automatic(recipe: Recipe, sets: int, timeout: float) -> tuple[list[WorkerEnvs], str]:
+    """The sets in worker processes, none if they are better stepped in this one; and why."""
+    num_envs, cores = recipe.spec.num_envs, _cores()
+    if num_envs * sets == 1:
+        return [], "one environment"
+    if cores < 3:
+        return [], f"{cores} core{'s' if cores > 1 else ''}"
+    step = step_cost(recipe)
+    why = f"a step takes {1e3 * step:.2f} ms, {cores} cores"
+    made = _in_workers(recipe, sets, choose(step, num_envs, sets, cores), timeout)
+    if made and not choose(step, num_envs, sets, cores, wake := wake_cost(made)):
+        for one in made:
+            one.close()
+        return [], f"{why}, but {1e3 * wake:.2f} ms to wake worker processes up"
+    return made, why
 
 
 def step_cost(recipe: Recipe) -> float:
     """Seconds of one step of one environment, made for this and closed again: no episode is disturbed."""
     env = recipe.build()
     random = np.random.default_rng(0)
-    actions = recipe.spec.rescale(random.uniform(-1, 1, (MEASURED_STEPS, recipe.spec.action_dim)))
-    try:
-        return statistics.median(_times(env, actions))
-    except Exception:
-        return 0.0  # a faulty one shows itself when it is used
-    finally:
-        env.close()
+    actions = recipe.spec.rescale(random.uniform(-1, 1, (MEASURED, recipe.spec.action_dim)))
+    with contextlib.closing(env):
+        try:
+            return statistics.median(_times(env, actions))
+        except Exception:
+            return 0.0  # a faulty one shows itself when it is used
+
+
+def wake_cost(made: Sequence[WorkerEnvs]) -> float:
+    """Seconds until all worker processes have answered a command to do nothing."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        for one in made:
+            one.send_nothing()
+        for one in made:
+            one.recv_nothing()
+        return time.perf_counter() - started
+
+    return statistics.median(once() for _ in range(MEASURED))
 
 
 def _times(env: Any, actions: np.ndarray) -> Iterable[float]:
@@ -88,27 +122,16 @@ def _times(env: Any, actions: np.ndarray) -> Iterable[float]:
             env.reset()
 
 
-def _automatic(recipe: Recipe, sets: int) -> tuple[int, str]:
-    total, cores = recipe.spec.num_envs * sets, _cores()
-    if total == 1:
-        return 0, "one environment"
-    if cores < 3:
-        return 0, f"{cores} core{'s' if cores > 1 else ''}"
-    seconds = step_cost(recipe)
-    workers = choose(seconds, recipe.spec.num_envs, sets, cores)
-    return workers, f"a step takes {1e3 * seconds:.2f} ms, {cores} cores"
-
-
 def _cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _in_workers(recipe: Recipe, sets: int, workers: int, timeout: float) -> list[WorkerEnvs]:
-    """All sets are started before the first is waited for."""
+    """All sets are started before the first is waited for; none at all for no workers."""
     made: list[WorkerEnvs] = []
     try:
-        for _ in range(sets):
+        for _ in range(sets if workers else 0):
             made.append(WorkerEnvs(recipe, workers, timeout))
         for one in made:
             one.wait_until_made()

@@ -89,6 +89,9 @@ class Slice:
         self.make, self.get_state, self.set_state = self._envs.make, self._envs.get_state, self._envs.set_state
         self.render, self.close = self._envs.render, self._envs.close
 
+    def nothing(self) -> None:
+        """To find out what a command costs by itself."""
+
     def reset(self, seed: int) -> None:
         self._rows.obs[:] = self._envs.reset(seed)
 

@@ -49,6 +49,7 @@ class WorkerEnvs:
 
     def __init__(self, recipe: Recipe, workers: int, timeout: float):
         self.spec = recipe.spec
+        self.workers = workers
         self._recipe = recipe
         self._timeout = timeout
         self._seed = 0
@@ -105,6 +106,14 @@ class WorkerEnvs:
         )
         restart = Restart(rows.restart.copy(), rows.restart_obs.copy()) if rows.restart.any() else None
         return HostStep(result, restart, faults + len(events), events)
+
+    def send_nothing(self) -> None:
+        for worker in self._workers:
+            worker.post("nothing")
+
+    def recv_nothing(self) -> None:
+        for worker in self._workers:
+            worker.answer(self._timeout)
 
     def get_state(self) -> dict[str, np.ndarray] | None:
         if not self.spec.restorable:
