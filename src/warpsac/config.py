@@ -29,7 +29,7 @@ class EnvConfig:
     num_envs: int = 1
     """Environments stepped side by side, for each seed."""
     max_faults: int = 10
-    """Stop after this many faulty steps (exception, NaN, infinity) in a row of one environment."""
+    """Stop after this many faults (exception, NaN, infinity, lost process) in a row of one environment."""
     workers: int | Literal["auto"] = "auto"
     """Processes that step the environments of a seed; 0: this one; auto: by measured step cost. Same results."""
     worker_timeout: float = 60.0
@@ -121,7 +121,7 @@ class EvalConfig:
     episodes: int = 50
     """Complete episodes per evaluation."""
     num_envs: int = 1
-    """Environments used to run them."""
+    """Environments used to run them, for each seed."""
 
 
 @dataclass(frozen=True)

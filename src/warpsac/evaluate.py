@@ -56,8 +56,12 @@ def run_episodes_of_seeds(
     seeds: Sequence[int],
     on_step: Callable[[], None] | None = None,
     max_broken: int = EnvConfig().max_faults,
+    report: Callable[[str], None] = lambda line: None,
 ) -> list[list[Episode]]:
-    """The episodes that `run_episodes` finds for each policy and seed, all run side by side."""
+    """The episodes that `run_episodes` finds for each policy and seed, all run side by side.
+
+    `report` is given what is worth telling on the way: what became of worker processes.
+    """
     judges = [_Judge(envs.spec, episodes, max_broken) for _ in seeds]
     obs = envs.reset(seeds)
     while not all(judge.satisfied for judge in judges):
@@ -66,6 +70,8 @@ def run_episodes_of_seeds(
         envs.send(np.stack([np.asarray(action) for action in actions]))
         step = envs.recv()
         obs = step.result.obs
+        for line in step.events:
+            report(line)
         for s, judge in enumerate(judges):
             judge.observe(step.result.of_seed(s), step.restart.mask[s] if step.restart else None)
         if on_step is not None:

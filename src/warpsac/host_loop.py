@@ -105,6 +105,7 @@ class HostLoop(Loop):
             [evaluate.evaluation_seed(seed, self.step) for seed in config.seeds],
             max_broken=config.env.max_faults,
             on_step=signals.check,
+            report=self.progress.message,
         )
 
     # --- checkpoints

@@ -128,6 +128,8 @@ class WorkerEnvs:
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self._seed = int(state["seed"])
+        for worker in self._workers:
+            worker.revive()
         for answer in self._ask([("set_state", worker.part_of(state)) for worker in self._workers], per_env=True):
             if isinstance(answer, Exception):
                 raise answer
@@ -281,11 +283,15 @@ class Worker:
     def _lose(self, reason: str | None) -> WorkerLost:
         """End the process; without a reason it has ended by itself, and its exit code is one."""
         code = self.bury(0.0 if reason else LEAVE_SECONDS)
-        if reason is None:
-            how = "" if code is None else f" ({signal.Signals(-code).name if code < 0 else f'exit code {code}'})"
-            reason = f"the worker process died{how}"
-        self._lost = reason
-        return WorkerLost(reason)
+        self._lost = reason or f"the worker process died ({_cause(code)})"
+        return WorkerLost(self._lost)
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {exit_code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return names.get(-exit_code, f"signal {-exit_code}")
 
 
 def _pickled(recipe: Recipe) -> bytes:
