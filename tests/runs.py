@@ -17,7 +17,7 @@ TINY: dict[str, Any] = {
     "task": "probe-point",
     "total_steps": 270,
     "learning_starts": 60,
-    "env": {"num_envs": 3},
+    "env": {"num_envs": 3, "workers": 0},
     "replay": {"capacity": 150, "batch_size": 16, "n_step": 3, "decay_steps": 40},
     "learner": {
         "actor_width": 8, "critic_width": 8, "actor_blocks": 1, "critic_blocks": 1, "expansion": 2, "atoms": 21,

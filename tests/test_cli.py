@@ -103,7 +103,7 @@ def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
 
 # Other values than the defaults, where adding one or halving would not do.
 OTHER_VALUES: dict[str, Any] = {
-    "env.episode_limit": 30,
+    "env.episode_limit": 30, "env.workers": 3,
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
     "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",

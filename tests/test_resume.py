@@ -139,15 +139,15 @@ def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
 ) -> None:
     config, setting = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]), "3-steps-3-envs-1-seed"
-    original, calls = HostLoop._episodes_of, []
+    original, calls = HostLoop.evaluation_episodes, []
 
-    def row(self: HostLoop, *arguments: Any) -> dict[str, Any]:
+    def row(self: HostLoop, *arguments: Any) -> Any:
         calls.append(self.step)
         if calls in ([0], [0, 0, 120]) or (self.step == 270 and calls.count(270) == 1):
             os.kill(os.getpid(), signal.SIGTERM)
         return original(self, *arguments)
 
-    monkeypatch.setattr(HostLoop, "_episodes_of", row)
+    monkeypatch.setattr(HostLoop, "evaluation_episodes", row)
     outcome = training.train(config)
     runs = outcome.runs
     assert (outcome.reason, rows_of(runs[0])) == ("signal", [])

@@ -193,7 +193,7 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
 
 def _stored_dtype(dtype: np.dtype, name: str) -> np.dtype:
     """What a dtype is written as: itself, or unsigned integers of the same bits."""
-    if dtype.isbuiltin == 1 and dtype.kind in "biufc" and dtype.isnative:
+    if dtype.isbuiltin != 2 and dtype.kind in "biufc" and dtype.isnative:  # 2: registered by another package
         return dtype
     if dtype.kind == "V" and hasattr(ml_dtypes, dtype.name):
         return np.dtype(f"uint{8 * dtype.itemsize}")

@@ -252,11 +252,12 @@ def _eval(words: list[str]) -> int:
     policy = load_policy(asked.run)
     target = envs.lookup(run.config.task)
     episodes = asked.episodes or run.config.eval.episodes
-    env = envs.make(target.name, min(run.config.eval.num_envs, episodes), run.config.env)
+    made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.config.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
-    with contextlib.closing(env):
-        require_fit(policy, env.spec)
+    with contextlib.closing(made):
+        require_fit(policy, made.spec)
+        (env,) = made.sets
         found = evaluate.run_episodes(env, policy.normalized, episodes, seed, max_broken=run.config.env.max_faults)
     row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
     row |= evaluate.result_row(found, target.task)

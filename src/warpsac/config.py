@@ -29,7 +29,11 @@ class EnvConfig:
     num_envs: int = 1
     """Environments stepped side by side, for each seed."""
     max_faults: int = 10
-    """Stop after this many faulty steps (exception, NaN, infinity) in a row of one environment."""
+    """Stop after this many faults (exception, NaN, infinity, lost process) in a row of one environment."""
+    workers: int | Literal["auto"] = "auto"
+    """Processes that step the environments of a seed; 0: this one; auto: by measured step cost. Same results."""
+    worker_timeout: float = 60.0
+    """Seconds without an answer after which such a process is replaced (for each environment while making them)."""
     action_limit: float | None = None
     """Actions reach from -limit to limit where the simulator's own action space has no bounds."""
     episode_limit: int | None = None
@@ -117,7 +121,7 @@ class EvalConfig:
     episodes: int = 50
     """Complete episodes per evaluation."""
     num_envs: int = 1
-    """Environments used to run them."""
+    """Environments used to run them, for each seed."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +332,8 @@ def validate(config: Config) -> Config:
         at_least(path, 0)
     check("stop_at", config.stop_at is None or config.stop_at >= 1, "must be at least 1")
     check("time_budget", config.time_budget is None or config.time_budget > 0, "must be positive (seconds)")
+    check("env.workers", config.env.workers == "auto" or config.env.workers >= 0, "must be auto or at least 0")
+    check("env.worker_timeout", 0 < config.env.worker_timeout < math.inf, "must be positive and finite (seconds)")
     check("env.action_limit", config.env.action_limit is None or 0 < config.env.action_limit < math.inf,
           "must be positive and finite")  # fmt: skip
     check("env.episode_limit", config.env.episode_limit is None or config.env.episode_limit >= 1, "must be at least 1")
@@ -415,7 +421,15 @@ def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
-        return _typed(next(a for a in args if a is not type(None)), value, where, path)
+        kinds = [kind for kind in args if kind is not type(None)]
+        for kind in kinds:
+            try:
+                return _typed(kind, value, where, path)
+            except ConfigError:
+                if len(kinds) == 1:
+                    raise
+        names = (", ".join(map(str, typing.get_args(kind))) or f"of type {kind.__name__}" for kind in kinds)
+        raise ConfigError(path, value, f"must be {' or '.join(names)} (in {where})")
     if origin is Literal:
         if value not in args:
             raise ConfigError(path, value, f"must be one of {', '.join(map(str, args))} (in {where})")

@@ -148,10 +148,10 @@ class Engine:
 
     # --- reading
 
-    def best_policy(self, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    def best_policy(self, seed: int) -> Callable[[np.ndarray], Array]:
         """The deterministic policy of the seed at that position, as it is now."""
         policy = self.programs.policy_of(self.learner.policy, np.int32(seed))
-        return lambda obs: np.asarray(self.programs.act_best(policy, obs))
+        return lambda obs: self.programs.act_best(policy, obs)
 
     def read_metrics(self) -> list[dict[str, float]]:
         """Means of the learner's metrics since the last reading, and the health of replay, for each seed."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import HostEnv, SimulatorFailed
+from warpsac.envs import EnvSpec, HostEnv, SimulatorFailed
+from warpsac.envs.host import SeedEnvs
 from warpsac.episodes import Episode, EpisodeTracker, summary
 from warpsac.tasks import Task
+from warpsac.types import Array, StepResult
+
+Policy = Callable[[np.ndarray], Array]  # observations [N, D] -> actions [N, A] in [-1, 1]
 
 LONGEST_EPISODE = 100_000  # steps after which an episode counts as endless
 
@@ -30,7 +34,7 @@ def broken_evaluation(task: str, env: int, max_broken: int) -> SimulatorFailed:
 
 def run_episodes(
     env: HostEnv,
-    policy: Callable[[np.ndarray], np.ndarray],
+    policy: Policy,
     episodes: int,
     seed: int,
     on_step: Callable[[], None] | None = None,
@@ -41,34 +45,72 @@ def run_episodes(
     Taking whichever episodes end first would prefer short ones; here environment i runs the i-th,
     (i + N)-th, ... whatever their lengths. `on_step` is called after each step; what it raises ends it.
     """
-    num_envs = env.spec.num_envs
-    quota = np.array([len(range(i, episodes, num_envs)) for i in range(num_envs)])
-    tracker = EpisodeTracker(num_envs)
-    broken = np.zeros(num_envs, np.int64)  # episodes in a row that a fault cut short
-    found: list[Episode] = []
-    obs = env.reset(seed)
-    while quota.any():
-        env.send(policy(obs))
-        step = env.recv()
+    (found,) = run_episodes_of_seeds(SeedEnvs([env]), [policy], episodes, [seed], on_step, max_broken)
+    return found
+
+
+def run_episodes_of_seeds(
+    envs: SeedEnvs,
+    policies: Sequence[Policy],
+    episodes: int,
+    seeds: Sequence[int],
+    on_step: Callable[[], None] | None = None,
+    max_broken: int = EnvConfig().max_faults,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[list[Episode]]:
+    """The episodes that `run_episodes` finds for each policy and seed, all run side by side.
+
+    `report` is given what is worth telling on the way: what became of worker processes.
+    """
+    judges = [_Judge(envs.spec, episodes, max_broken) for _ in seeds]
+    obs = envs.reset(seeds)
+    while not all(judge.satisfied for judge in judges):
+        # Each policy is asked before the first answer is waited for.
+        actions = [policy(rows) for policy, rows in zip(policies, obs, strict=True)]
+        envs.send(np.stack([np.asarray(action) for action in actions]))
+        step = envs.recv()
         obs = step.result.obs
-        if step.restart is not None:
-            tracker.forget(np.flatnonzero(step.restart.mask))
-            broken += step.restart.mask
-            if broken.max() >= max_broken:
-                raise broken_evaluation(env.spec.task, int(broken.argmax()), max_broken)
-        if tracker.length.max() >= LONGEST_EPISODE:
-            raise SimulatorFailed(
-                f"{env.spec.task}: an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; "
-                "give episodes a limit with --env.episode-limit"
-            )
-        for episode in tracker.observe(step.result):
-            broken[episode.env] = 0
-            if quota[episode.env] > 0:
-                quota[episode.env] -= 1
-                found.append(episode)
+        for line in step.events:
+            report(line)
+        for s, judge in enumerate(judges):
+            judge.observe(step.result.of_seed(s), step.restart.mask[s] if step.restart else None)
         if on_step is not None:
             on_step()
-    return found
+    return [judge.found for judge in judges]
+
+
+class _Judge:
+    """Collects the episodes of one seed until each environment has run its share."""
+
+    def __init__(self, spec: EnvSpec, episodes: int, max_broken: int):
+        self.found: list[Episode] = []
+        self._task, self._max_broken = spec.task, max_broken
+        self._quota = np.array([len(range(i, episodes, spec.num_envs)) for i in range(spec.num_envs)])
+        self._tracker = EpisodeTracker(spec.num_envs)
+        self._broken = np.zeros(spec.num_envs, np.int64)  # episodes in a row that a fault cut short
+
+    @property
+    def satisfied(self) -> bool:
+        return not self._quota.any()
+
+    def observe(self, step: StepResult, restarted: np.ndarray | None) -> None:
+        if self.satisfied:
+            return
+        if restarted is not None:
+            self._tracker.forget(np.flatnonzero(restarted))
+            self._broken += restarted
+            if self._broken.max() >= self._max_broken:
+                raise broken_evaluation(self._task, int(self._broken.argmax()), self._max_broken)
+        if self._tracker.length.max() >= LONGEST_EPISODE:
+            raise SimulatorFailed(
+                f"{self._task}: an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; "
+                "give episodes a limit with --env.episode-limit"
+            )
+        for episode in self._tracker.observe(step):
+            self._broken[episode.env] = 0
+            if self._quota[episode.env] > 0:
+                self._quota[episode.env] -= 1
+                self.found.append(episode)
 
 
 def result_row(episodes: list[Episode], task: Task | None) -> dict[str, float]:

@@ -26,14 +26,17 @@ T = TypeVar("T")
 class HostLoop(Loop):
     def make_simulator(self) -> envs.EnvSpec:
         config = self.config
-        sets = [envs.make(config.task, config.env.num_envs, config.env) for _ in config.seeds]
-        self.envs = SeedEnvs(sets)
-        self._to_close.callback(self.envs.close)
-        self._evaluation_env: envs.HostEnv | None = None
+        self.envs = self._make_envs(config.env.num_envs)
+        self._evaluation_envs: SeedEnvs | None = None
         self.obs = self.envs.reset(config.seeds)
         self.episodes = [EpisodeLog(config.env.num_envs) for _ in config.seeds]
         self._compiled: set[str] = set()
         return self.envs.spec
+
+    def _make_envs(self, num_envs: int) -> SeedEnvs:
+        made = envs.make_sets(self.config.task, num_envs, len(self.config.seeds), self.config.env)
+        self._to_close.callback(made.close)
+        return made
 
     def make_engine(self) -> Engine:
         return Engine(self.setup, self.config.seeds, self.placement, self.obs)
@@ -63,9 +66,11 @@ class HostLoop(Loop):
         if not overlap and t >= self.learning_from:
             self.learn()
         self.obs = step.result.obs
+        for line in step.events:
+            self.progress.message(line)
         for s, episodes in enumerate(self.episodes):
-            one = type(step.result)(*(None if field is None else field[s] for field in step.result))
-            episodes.observe(one, step.restart.mask[s] if step.restart else None, np.ravel(step.faults)[s])
+            restarted = step.restart.mask[s] if step.restart else None
+            episodes.observe(step.result.of_seed(s), restarted, np.ravel(step.faults)[s])
 
     def learn(self) -> None:
         phase = self.engine.updates % self.config.learner.policy_delay
@@ -88,21 +93,19 @@ class HostLoop(Loop):
         return [episodes.take_row() for episodes in self.episodes]
 
     def evaluation_episodes(self, signals: StopSignals) -> list[list[Episode]]:
-        return [self._episodes_of(s, signals) for s in range(len(self.runs))]
-
-    def _episodes_of(self, s: int, signals: StopSignals) -> list[Episode]:
+        """All seeds are judged side by side."""
         config = self.config
-        if self._evaluation_env is None:
-            count = min(config.eval.num_envs, config.eval.episodes)
-            self._evaluation_env = envs.make(config.task, count, config.env)
-            self._to_close.callback(self._evaluation_env.close)
-        return evaluate.run_episodes(
-            self._evaluation_env,
-            self.engine.best_policy(s),
+        if self._evaluation_envs is None:
+            self._evaluation_envs = self._make_envs(min(config.eval.num_envs, config.eval.episodes))
+            self.progress.message(_where("evaluation", self._evaluation_envs))
+        return evaluate.run_episodes_of_seeds(
+            self._evaluation_envs,
+            [self.engine.best_policy(s) for s in range(len(self.runs))],
             config.eval.episodes,
-            evaluate.evaluation_seed(config.seeds[s], self.step),
+            [evaluate.evaluation_seed(seed, self.step) for seed in config.seeds],
             max_broken=config.env.max_faults,
             on_step=signals.check,
+            report=self.progress.message,
         )
 
     # --- checkpoints
@@ -143,3 +146,11 @@ class HostLoop(Loop):
     @property
     def next_obs(self) -> np.ndarray:
         return self.obs
+
+    def _notes(self) -> list[str]:
+        return [_where("environments", self.envs), *super()._notes()]
+
+
+def _where(what: str, made: SeedEnvs) -> str:
+    seeds = f" for each of {len(made.sets)} seeds" if len(made.sets) > 1 else ""
+    return f"{what}: {made.spec.num_envs}{seeds}, in {made.where}"

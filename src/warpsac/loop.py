@@ -53,18 +53,19 @@ class Loop(abc.ABC):
     def __init__(self, config: Config, resumed: list[RunDir] | None = None):
         self.config = config
         self.target = envs.lookup(config.task)
-        self._to_close = contextlib.ExitStack()
-        self.spec = self.make_simulator()
-        self.setup = make_setup(config, self.spec)
-        self.placement = choose_placement(
-            self.setup.ring, self.wanted_placement(), free_device_bytes(), free_host_bytes(), RESERVED_BYTES
-        )
         self.interaction = 0
         self.learning_from = config.warmup_interactions  # interactions before this one only collect
         self.evaluated_at: int | None = None  # the step of the last evaluation
         self.seconds_before = 0.0
         self.resumed = resumed is not None
-        self.runs = resumed or self._create_runs()
+        with contextlib.ExitStack() as self._to_close:  # closed if anything here fails
+            self.spec = self.make_simulator()
+            self.setup = make_setup(config, self.spec)
+            self.placement = choose_placement(
+                self.setup.ring, self.wanted_placement(), free_device_bytes(), free_host_bytes(), RESERVED_BYTES
+            )
+            self.runs = resumed or self._create_runs()
+            self._to_close = self._to_close.pop_all()
 
     def start(self, notes: Sequence[str] = (), checkpoints: list[checkpoint.Checkpoint] | None = None) -> None:
         """Make display and learner, and take up the state of the checkpoints if there are any."""

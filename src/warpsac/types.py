@@ -54,6 +54,10 @@ class StepResult(NamedTuple):
     success: Array | None = None  # bool [N], the task is solved at this step; None if it has no success
     faulty: Array | None = None  # bool [N], the step is void (NaN): its environment began anew at `obs`
 
+    def of_seed(self, s: int) -> StepResult:
+        """The step of one seed's environments, of a step [S, N, ...] of all."""
+        return StepResult(*(None if field is None else field[s] for field in self))
+
 
 class Restart(NamedTuple):
     """Environments that had to be started anew before this step (fault, evaluation, resume).

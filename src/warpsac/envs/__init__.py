@@ -6,10 +6,11 @@ Nothing about a simulator leaks out of its file: importing this module imports n
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from warpsac.config import EnvConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, Regime, Task, find, playground_names, suggestions
 from warpsac.types import ObsViews, Restart, StepResult
+
+if TYPE_CHECKING:
+    from warpsac.envs.host import SeedEnvs
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class HostStep(NamedTuple):
     result: StepResult
     restart: Restart | None  # environments started anew before the step, None in the usual case
     faults: int | np.ndarray  # faulty steps met on the way; [S] for the environments of all seeds
+    events: tuple[str, ...] = ()  # lines worth showing: what became of worker processes
 
 
 class HostEnv(Protocol):
@@ -206,27 +211,52 @@ def lookup(name: str) -> Target:
 
 
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
-    """Environments of a task that are stepped from Python, not yet reset; of any simulator."""
+    """Environments of a task that are stepped from Python, in this process, not yet reset; of any simulator."""
     target = lookup(name)
-    env = _make(target, num_envs, config, render)
-    if not target.native:
-        return env
-    from warpsac.envs.stepwise import Stepwise
+    with _told_in_a_line(target):
+        env = _of_family(target, num_envs, config, render)
+        if target.native:
+            from warpsac.envs.stepwise import Stepwise
 
-    return Stepwise(env)
+            return Stepwise(env)
+        if hasattr(env, "make"):
+            env.make()
+        return env
+
+
+def make_sets(name: str, num_envs: int, sets: int, config: EnvConfig | None = None) -> SeedEnvs:
+    """The same for several seeds at once, where they are stepped best: here or in worker processes."""
+    from warpsac.envs.host import InProcessEnvs, SeedEnvs
+
+    target = lookup(name)
+    with _told_in_a_line(target):
+        first = None if target.native else _of_family(target, num_envs, config, render=False)
+        if isinstance(first, InProcessEnvs):
+            from warpsac.envs.spread import spread
+
+            return spread(first, sets, config or EnvConfig())
+    return SeedEnvs([make(name, num_envs, config) for _ in range(sets)])
 
 
 def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> NativeEnv:
     """Environments of a task whose simulator is written in JAX (`Target.native`)."""
-    return _make(lookup(name), num_envs, config, render=False)
+    target = lookup(name)
+    with _told_in_a_line(target):
+        return _of_family(target, num_envs, config, render=False)
 
 
-def _make(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
+def _of_family(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
     if target.family not in FAMILIES:
         raise UserError(f"{target.name}: the {target.family} family is not in this version of warpsac")
     module: Any = importlib.import_module(FAMILIES[target.family])
+    return module.make(target.name, num_envs, config or EnvConfig(), render)
+
+
+@contextlib.contextmanager
+def _told_in_a_line(target: Target) -> Iterator[None]:
+    """Whatever a simulator raises when it is made is a line for the user."""
     try:
-        return module.make(target.name, num_envs, config or EnvConfig(), render)
+        yield
     except UserError:
         raise
     except Exception as error:

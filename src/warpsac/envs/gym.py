@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import warnings
@@ -44,16 +45,25 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
     first = build_single(name, render, config.episode_limit)
     success_key = find_success_key(first)
     spec = describe(name, first, num_envs, config, success_key is not None)
+    # The entry itself, not its name: a worker process need not have registered it.
+    entry = gymnasium.registry[name.rpartition(":")[2]]
     return InProcessEnvs(
         spec,
-        build=lambda: build_single(name, render, config.episode_limit),
+        build=functools.partial(build_single, entry, render, config.episode_limit),
         max_faults=config.max_faults,
         first=first,
-        success_of=(lambda info: info.get(success_key, False)) if success_key else None,
+        success_of=functools.partial(reports_success, success_key) if success_key else None,
     )
 
 
-def build_single(name: str, render: bool = False, episode_limit: int | None = None) -> Any:
+def reports_success(key: str, info: dict[str, Any]) -> bool:
+    return bool(info.get(key, False))
+
+
+def build_single(
+    name: str | gymnasium.envs.registration.EnvSpec, render: bool = False, episode_limit: int | None = None
+) -> Any:
+    """One environment of a registered id (`module:Id` imports the module), or of a registry's entry."""
     with warnings.catch_warnings():
         # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
@@ -181,7 +191,7 @@ class MujocoSnapshot(Snapshot):
         model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
         physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
         mujoco.mj_getState(model, data, physics, kind)
-        return {name: np.array(getattr(data, name)) for name in _fixed_arrays(model, data)} | {"physics": physics}
+        return {name: np.array(getattr(data, name)) for name in self._fixed_arrays} | {"physics": physics}
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
         import mujoco
@@ -189,8 +199,20 @@ class MujocoSnapshot(Snapshot):
         base: Any = self.env.unwrapped
         model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
         mujoco.mj_setState(model, data, np.asarray(state["physics"], np.float64), kind)
-        for name in _fixed_arrays(model, data):
+        for name in self._fixed_arrays:
             getattr(data, name)[...] = state[name]
+
+    @functools.cached_property
+    def _fixed_arrays(self) -> list[str]:
+        """Names of MjData's float arrays whose size the model alone decides: those that are there before any
+        step (contacts, constraints and islands come and go)."""
+        import mujoco
+
+        base: Any = self.env.unwrapped
+        data = mujoco.MjData(base.model)
+        arrays = {name: getattr(data, name, None) for name in dir(data) if not name.startswith("_")}
+        return [name for name, value in arrays.items() if isinstance(value, np.ndarray)
+                and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
 
 
 def _time_limit(env: Any) -> Any:
@@ -199,18 +221,3 @@ def _time_limit(env: Any) -> Any:
             return env
         env = env.env
     return None
-
-
-def _fixed_arrays(model: Any, data: Any) -> list[str]:
-    """Names of MjData's float arrays whose size the model alone decides (contacts come and go)."""
-    sizes = {model.nq, model.nv, model.nu, model.na, model.nbody, model.ngeom, model.nsite, model.nsensordata}
-    return [
-        name
-        for name in dir(data)
-        if not name.startswith(("_", "efc_", "contact", "iefc", "flex"))
-        and isinstance(value := getattr(data, name, None), np.ndarray)
-        and value.dtype == np.float64
-        and value.ndim >= 1
-        and value.shape[0] in sizes
-        and value.size > 0
-    ]

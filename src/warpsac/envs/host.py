@@ -1,21 +1,22 @@
-"""N single environments stepped in this process: automatic reset, action scaling, fault handling.
+"""N single environments stepped in one process: automatic reset, action scaling, fault handling.
 
-Every host family makes gymnasium-style single environments; this is the one place that turns them
-into the vector contract. A faulty step (an exception, or a NaN or infinity in observation or reward)
-never leaves here: the environment is started anew and the same action is taken from its first
-observation, so that what replay receives is a true transition; the caller learns of it by `restart`.
+Every host family makes gymnasium-style single environments; this is the one place that turns them into the
+vector contract, in this process or, slice by slice, in worker processes. A faulty step (an exception, or a NaN
+or infinity in observation or reward) never leaves here: the environment is started anew and the same action is
+taken from its first observation, so that what replay receives is a true transition; the caller learns of it by
+`restart`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from warpsac.envs import EnvSpec, HostStep, Scene, SimulatorFailed, drawing, in_a_line
+from warpsac.envs import EnvSpec, HostEnv, HostStep, Scene, SimulatorFailed, drawing, in_a_line
 from warpsac.types import Restart, StepResult
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
@@ -29,8 +30,34 @@ def reset_seed(seed: int, env: int, attempt: int = 0) -> int:
     return int(np.random.SeedSequence([seed, env, attempt]).generate_state(1)[0])
 
 
+def too_many_faults(recipe: Recipe, who: str, last: str) -> SimulatorFailed:
+    count = recipe.max_faults
+    return SimulatorFailed(
+        f"{recipe.spec.task}: {who} failed {count} times in a row (env.max_faults = {count}); last fault: {last}"
+    )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the environments of a set are made, here or in a worker process (then all of it must pickle)."""
+
+    spec: EnvSpec
+    build: Callable[[], SingleEnv]
+    max_faults: int
+    success_of: SuccessOf | None = None
+
+    def slice(self, start: int, stop: int) -> InProcessEnvs:
+        """Environments `start` to `stop - 1` of the set, numbered and seeded as in the whole of it."""
+        spec = replace(self.spec, num_envs=stop - start)
+        return InProcessEnvs(spec, self.build, self.max_faults, success_of=self.success_of, offset=start)
+
+
 class InProcessEnvs:
-    """The vector contract over single environments; `build` makes one, also after it has failed."""
+    """The vector contract over single environments; `build` makes one, also after it has failed.
+
+    None is built before `make` or the first `reset`: a set that moves to worker processes never is. The
+    environments may be a slice of a larger set: `offset` is the number of the first.
+    """
 
     def __init__(
         self,
@@ -40,25 +67,37 @@ class InProcessEnvs:
         first: SingleEnv | None = None,
         success_of: SuccessOf | None = None,
         scene_of: SceneOf = drawing.scene_of,
+        offset: int = 0,
     ):
         self.spec = spec
-        self._build = build
-        self._envs: list[SingleEnv] = [first if first is not None and i == 0 else build()
-                                       for i in range(spec.num_envs)]  # fmt: skip
-        self._max_faults = max_faults
-        self._success_of = success_of
+        self.recipe = Recipe(spec, build, max_faults, success_of)
+        self._envs: list[SingleEnv] = [] if first is None else [first]
         self._scene_of = scene_of
+        self._offset = offset
         self._seed = 0
-        self._attempts = np.zeros(spec.num_envs, np.int64)  # environments built anew, for fresh seeds
+        self.attempts = np.zeros(spec.num_envs, np.int64)  # environments built anew, for fresh seeds
         self._in_a_row = np.zeros(spec.num_envs, np.int64)  # faults since the last good step
         self._faults = 0
         self._action: np.ndarray | None = None
 
+    def make(self) -> None:
+        """Build the environments that are not there yet; what `build` raises is raised."""
+        while len(self._envs) < self.spec.num_envs:
+            self._envs.append(self.recipe.build())
+
     def reset(self, seed: int) -> np.ndarray:
+        self.make()
         self._seed = seed
-        self._attempts[:] = 0
+        self.attempts[:] = 0
         self._in_a_row[:] = 0
-        return np.stack([self._first_observation(i, reset_seed(seed, i)) for i in range(self.spec.num_envs)])
+        seeds = (reset_seed(seed, self._offset + i) for i in range(self.spec.num_envs))
+        return np.stack([self._first_observation(i, own) for i, own in enumerate(seeds)])
+
+    def start_anew(self, seed: int) -> np.ndarray:
+        """Begin other episodes than `reset` did with that seed, after the process that ran those was lost."""
+        self._seed = seed
+        self._envs += [None] * (self.spec.num_envs - len(self._envs))
+        return np.stack([self._start_anew(i) for i in range(self.spec.num_envs)])
 
     def send(self, action: np.ndarray) -> None:
         self._action = np.asarray(action)
@@ -92,9 +131,9 @@ class InProcessEnvs:
     def get_state(self) -> dict[str, np.ndarray] | None:
         if not self.spec.restorable:
             return None
-        state = {"seed": np.asarray(self._seed), "attempts": self._attempts.copy()}
+        state = {"seed": np.asarray(self._seed), "attempts": self.attempts.copy()}
         try:
-            for i, env in enumerate(self._envs):
+            for i, env in enumerate(self._envs, self._offset):
                 state |= {f"{i}/{name}": np.asarray(value) for name, value in env.get_state().items()}
         except Exception:
             return None  # a user's own get_state must not end a run: resume cuts the episodes instead
@@ -102,9 +141,11 @@ class InProcessEnvs:
         return state if plain else None
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
-        self._seed, self._attempts = int(state["seed"]), np.array(state["attempts"])
+        self.make()
+        self._seed = int(state["seed"])
+        self.attempts[:] = state["attempts"]
         self._in_a_row[:] = 0
-        for i, env in enumerate(self._envs):
+        for i, env in enumerate(self._envs, self._offset):
             # A first reset builds what the simulator makes lazily; its random state is overwritten.
             env.reset(seed=reset_seed(self._seed, i))
             prefix = f"{i}/"
@@ -135,17 +176,14 @@ class InProcessEnvs:
         row = self._observation(obs)
         if not abs(float(reward)) <= np.finfo(np.float32).max:
             raise FloatingPointError(f"reward is {reward}")
-        success = bool(self._success_of(info)) if self._success_of else False
+        success = bool(self.recipe.success_of(info)) if self.recipe.success_of else False
         return row, float(reward), bool(terminated), bool(truncated), success
 
     def _note_fault(self, i: int, error: Exception) -> None:
         self._faults += 1
         self._in_a_row[i] += 1
-        if self._in_a_row[i] >= self._max_faults:
-            raise SimulatorFailed(
-                f"{self.spec.task}: environment {i} failed {self._in_a_row[i]} times in a row "
-                f"(env.max_faults = {self._max_faults}); last fault: {in_a_line(error)}"
-            ) from error
+        if self._in_a_row[i] >= self.recipe.max_faults:
+            raise too_many_faults(self.recipe, f"environment {self._offset + i}", in_a_line(error)) from error
 
     def _first_observation(self, i: int, seed: int | None = None) -> np.ndarray:
         """Begin an episode of environment i; without a seed its own random numbers go on."""
@@ -161,10 +199,10 @@ class InProcessEnvs:
             with contextlib.suppress(Exception):  # a broken one may fail to close: it is dropped anyway
                 self._envs[i].close()
             try:
-                self._attempts[i] += 1
-                self._envs[i] = self._build()
-                obs, _ = self._envs[i].reset(seed=reset_seed(self._seed, i, int(self._attempts[i])))
-                return self._observation(obs)
+                self.attempts[i] += 1
+                self._envs[i] = self.recipe.build()
+                seed = reset_seed(self._seed, self._offset + i, int(self.attempts[i]))
+                return self._observation(self._envs[i].reset(seed=seed)[0])
             except Exception as error:
                 self._note_fault(i, error)
 
@@ -172,9 +210,11 @@ class InProcessEnvs:
 class SeedEnvs:
     """The environments of all seeds, [S, N, ...]: one independent set for each seed."""
 
-    def __init__(self, sets: Sequence[Any]):
+    def __init__(self, sets: Sequence[HostEnv], where: str = "this process"):
         self.sets = list(sets)
-        self.spec: EnvSpec = replace(self.sets[0].spec)
+        self.spec: EnvSpec = self.sets[0].spec
+        self.where = where
+        """Where they are stepped, and why there, in words."""
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
         return np.stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
@@ -189,12 +229,13 @@ class SeedEnvs:
             None if field[0] is None else np.stack(field) for field in zip(*(s.result for s in steps))
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
+        events = tuple(line for step in steps for line in step.events)
         if all(step.restart is None for step in steps):
-            return HostStep(result, None, faults)
+            return HostStep(result, None, faults, events)
         nothing = Restart(np.zeros(self.spec.num_envs, bool), np.zeros_like(steps[0].result.obs))
         restarts = [step.restart or nothing for step in steps]
         restart = Restart(np.stack([r.mask for r in restarts]), np.stack([r.obs for r in restarts]))
-        return HostStep(result, restart, faults)
+        return HostStep(result, restart, faults, events)
 
     def close(self) -> None:
         for env in self.sets:

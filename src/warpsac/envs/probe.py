@@ -11,6 +11,7 @@ probe-faulty     probe-point that raises, or returns NaN, at chosen steps (see `
 from __future__ import annotations
 
 import json
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,5 +171,5 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
         has_success=kind.has_success,
         restorable=True,
     )
-    success_of = (lambda info: info["success"]) if kind.has_success else None
+    success_of = operator.itemgetter("success") if kind.has_success else None
     return InProcessEnvs(spec, kind, config.max_faults, success_of=success_of)

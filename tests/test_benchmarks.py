@@ -1,0 +1,52 @@
+"""The benchmark of the host loop, at a tiny size: what it prints adds up."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runs import tiny
+
+FILE = Path(__file__).parents[1] / "benchmarks" / "host_loop.py"
+
+
+@pytest.fixture
+def host_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The benchmark with tiny networks."""
+    spec = importlib.util.spec_from_file_location("host_loop_benchmark", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def configuration(asked: Any, seeds: int, out: str) -> Any:
+        env = {"num_envs": asked.num_envs, "workers": asked.workers}
+        return tiny(Path(out), task=asked.task, env=env, seeds=tuple(range(1, seeds + 1)))
+
+    monkeypatch.setattr(module, "configuration", configuration)
+    monkeypatch.setattr(module.runtime, "use_compilation_cache", lambda: None)
+    return module
+
+
+def test_one_seed_against_two(host_loop: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--json --task probe-point --num-envs 3 --steps 4 --rounds 2 --workers 0 --compare-seeds 2"
+    host_loop.main(words.split())
+    report = json.loads(capsys.readouterr().out)  # and nothing else
+    one, two = report["measured"]
+    assert (report["task"], one["seeds"], two["seeds"]) == ("probe-point", 1, 2)
+    assert one["environments"] == "3 in this process (env.workers = 0)"
+    for row in (one, two):
+        assert row["seconds_per_1000_steps"] == pytest.approx(row["loop_ms"] / 3, rel=0.01)
+        assert row["learner_idle_share"] == pytest.approx(max(0, 1 - row["learner_ms"] / row["loop_ms"]), abs=0.01)
+        assert row["updates_per_second"] == pytest.approx(1000 * row["seeds"] / row["loop_ms"], rel=0.01)
+        assert min(row["in_process_step_ms"], row["workers_step_ms"], row["step_workers"]) > 0
+    ratio = two["seconds_per_1000_steps"] / one["seconds_per_1000_steps"]
+    assert report["ratio"] == pytest.approx(ratio, rel=0.01)
+    host_loop.main(["--task", "probe-point", "--num-envs", "3", "--steps", "2", "--rounds", "1", "--workers", "2"])
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert lines["environments"] == "3 in 2 worker processes (env.workers = 2)"
+    assert "ratio" not in lines
