@@ -100,9 +100,10 @@ class Drive:
         if command is not None and isinstance(self._env, envs.Steerable):
             self._env.steer(np.array(command))
         self._env.send(self._act(self._obs))
-        result, restart, _ = self._env.recv()
+        stepped = self._env.recv()
+        result = stepped.result
         self._obs = result.obs
-        if restart is not None:  # after a fault: what was summed up belongs to an episode that is gone
+        if stepped.restart is not None:  # after a fault: what was summed up belongs to an episode that is gone
             self._status = replace(self._status, step=0, total=0.0)
         status = self._status
         step, total = status.step + 1, status.total + float(result.reward[0])
