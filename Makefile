@@ -11,6 +11,7 @@ LOCK  := requirements/$(EXTRA).txt
 STAMP := $(VENV)/.installed-$(EXTRA)
 # The same with the simulators that only the tests need, on top: the demo does without.
 SIMULATORS := $(VENV)/.installed-simulators
+SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
@@ -61,9 +62,9 @@ bench: $(STAMP)  ## speed of replay sampling and of one learner update on this m
 
 lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
-	$(COMPILE) --upgrade --output-file requirements/cpu.txt
+	$(COMPILE) --upgrade $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
+	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt
 	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
-	$(COMPILE) --upgrade --extra playground --constraint requirements/cpu.txt --output-file requirements/simulators.txt
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

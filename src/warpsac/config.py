@@ -46,6 +46,8 @@ class EnvConfig:
     """Physics engine: MJX or MuJoCo-Warp (Playground)."""
     menagerie: str | None = None
     """Folder with a copy of mujoco_menagerie, for tasks with robot meshes (Playground)."""
+    humanoidbench: str | None = None
+    """Folder with a checkout of humanoid-bench (HumanoidBench)."""
 
 
 @dataclass(frozen=True)

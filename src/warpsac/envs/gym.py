@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib
-import json
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import EnvSpec, in_a_line
+from warpsac.envs import EnvSpec, in_a_line, mujoco_state
 from warpsac.envs.host import InProcessEnvs
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
@@ -42,15 +43,20 @@ def is_registered(name: str) -> bool:
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
     first = build_single(name, render, config.episode_limit)
-    success_key = find_success_key(first)
-    spec = describe(name, first, num_envs, config, success_key is not None)
+    mujoco = isinstance(first, MujocoSnapshot)
+    success_key = None if mujoco else find_success_key(first)  # gymnasium's own have none
+    family, packages = ("mujoco", ["gymnasium", "mujoco"]) if mujoco else ("gymnasium", ["gymnasium"])
     return InProcessEnvs(
-        spec,
-        build=lambda: build_single(name, render, config.episode_limit),
+        describe(name, first, num_envs, config, success_key is not None, family, packages),
+        build=partial(build_single, name, render, config.episode_limit),
         max_faults=config.max_faults,
         first=first,
-        success_of=(lambda info: info.get(success_key, False)) if success_key else None,
+        success_of=partial(succeeded, success_key) if success_key else None,
     )
+
+
+def succeeded(key: str, info: dict[str, Any]) -> bool:
+    return bool(info.get(key, False))
 
 
 def build_single(name: str, render: bool = False, episode_limit: int | None = None) -> Any:
@@ -77,19 +83,17 @@ def build_single(name: str, render: bool = False, episode_limit: int | None = No
     return env
 
 
-def find_success_key(env: Any) -> str | None:
+def find_success_key(env: Any, keys: Sequence[str] = ("is_success", "success")) -> str | None:
     """The info key by which an environment reports success; None if it has none.
 
     Some report it only at an episode's end: one is tried, or the beginning of a long one.
     """
-    if isinstance(env, MujocoSnapshot):
-        return None  # gymnasium's own have none
     space, over = env.action_space, False
     try:
         _, info = env.reset(seed=0)
         action = np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
         for _ in range(SUCCESS_STEPS + 1):
-            found = [key for key in ("is_success", "success") if key in info]
+            found = [key for key in keys if key in info]
             if found or over:
                 return found[0] if found else None
             _, _, terminated, truncated, info = env.step(action)
@@ -99,7 +103,15 @@ def find_success_key(env: Any) -> str | None:
     return None
 
 
-def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success: bool) -> EnvSpec:
+def describe(
+    name: str,
+    env: Any,
+    num_envs: int,
+    config: EnvConfig,
+    has_success: bool,
+    family: str = "gymnasium",
+    packages: Sequence[str] = ("gymnasium",),
+) -> EnvSpec:
     """The spec of a single environment, or a clear line on why it does not fit."""
     spaces = gymnasium.spaces
     action, observation = env.action_space, env.observation_space
@@ -122,10 +134,9 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
     size = int(np.prod(observation.shape))
     limit = env.spec.max_episode_steps if env.spec is not None else None
     step_seconds = getattr(env.unwrapped, "dt", None)
-    mujoco = isinstance(env, MujocoSnapshot)
     return EnvSpec(
         task=name,
-        family="mujoco" if mujoco else "gymnasium",
+        family=family,
         num_envs=num_envs,
         views=ObsViews(size, size),
         action_dim=low.size,
@@ -134,8 +145,8 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
         episode_limit=limit,
         control_hz=1.0 / step_seconds if step_seconds else None,
         has_success=has_success,
-        restorable=isinstance(env, Snapshot),
-        versions=installed_versions(["gymnasium", "mujoco"] if mujoco else ["gymnasium"]),
+        restorable=hasattr(env, "get_state") and hasattr(env, "set_state"),
+        versions=installed_versions(packages),
     )
 
 
@@ -147,50 +158,35 @@ class Snapshot(gymnasium.Wrapper):
 
     def get_state(self) -> dict[str, np.ndarray]:
         limit = _time_limit(self.env)
-        random = json.dumps(self.env.unwrapped.np_random.bit_generator.state).encode()
-        state = {f"own/{name}": np.array(value) for name, value in self._get_own().items()}
-        state["elapsed"] = np.asarray(limit._elapsed_steps if limit else 0)
-        state["random"] = np.frombuffer(random, np.uint8).copy()
-        return state
+        return mujoco_state.nested("own", self._get_own()) | {
+            "elapsed": np.asarray(limit._elapsed_steps if limit else 0),
+            "random": mujoco_state.pack(self.env.unwrapped.np_random.bit_generator.state),
+        }
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
-        self._set_own({k.removeprefix("own/"): v for k, v in state.items() if k.startswith("own/")})
+        self._set_own(mujoco_state.part("own", state))
         limit = _time_limit(self.env)
         if limit is not None:
             limit._elapsed_steps = int(state["elapsed"])
-        self.env.unwrapped.np_random.bit_generator.state = json.loads(bytes(state["random"]).decode())
+        self.env.unwrapped.np_random.bit_generator.state = mujoco_state.unpack(state["random"])
 
     def _get_own(self) -> dict[str, np.ndarray]:
-        return self.env.get_wrapper_attr("get_state")()
+        return {name: np.array(value) for name, value in self.env.get_wrapper_attr("get_state")().items()}
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
         self.env.get_wrapper_attr("set_state")(state)
 
 
 class MujocoSnapshot(Snapshot):
-    """A MuJoCo environment whose state between two steps can be taken and put back exactly.
-
-    The physics state alone is not enough: rewards and observations also read derived quantities
-    (body positions, contact forces) that a step leaves behind, so all fixed-size arrays are kept.
-    """
+    """A MuJoCo environment that keeps nothing but physics between two steps."""
 
     def _get_own(self) -> dict[str, np.ndarray]:
-        import mujoco
-
         base: Any = self.env.unwrapped
-        model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
-        physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
-        mujoco.mj_getState(model, data, physics, kind)
-        return {name: np.array(getattr(data, name)) for name in _fixed_arrays(model, data)} | {"physics": physics}
+        return mujoco_state.get_physics(base.model, base.data)
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
-        import mujoco
-
         base: Any = self.env.unwrapped
-        model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
-        mujoco.mj_setState(model, data, np.asarray(state["physics"], np.float64), kind)
-        for name in _fixed_arrays(model, data):
-            getattr(data, name)[...] = state[name]
+        mujoco_state.set_physics(base.model, base.data, state)
 
 
 def _time_limit(env: Any) -> Any:
@@ -200,17 +196,3 @@ def _time_limit(env: Any) -> Any:
         env = env.env
     return None
 
-
-def _fixed_arrays(model: Any, data: Any) -> list[str]:
-    """Names of MjData's float arrays whose size the model alone decides (contacts come and go)."""
-    sizes = {model.nq, model.nv, model.nu, model.na, model.nbody, model.ngeom, model.nsite, model.nsensordata}
-    return [
-        name
-        for name in dir(data)
-        if not name.startswith(("_", "efc_", "contact", "iefc", "flex"))
-        and isinstance(value := getattr(data, name, None), np.ndarray)
-        and value.dtype == np.float64
-        and value.ndim >= 1
-        and value.shape[0] in sizes
-        and value.size > 0
-    ]
