@@ -99,7 +99,7 @@ def _drawable(task: str, config: EnvConfig | None) -> envs.HostEnv:
         gl = find_gl()
         if gl is not None:
             os.environ["MUJOCO_GL"] = gl
-        elif envs.lookup(task).family == "mujoco":
+        elif envs.lookup(task).family in envs.MUJOCO_FAMILIES:
             raise UserError(
                 "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
                 "gives MuJoCo software rendering"

@@ -41,7 +41,8 @@ def build_single(name: str, episode_limit: int | None = None) -> ControlTask:
     if name in NEEDS_GL and "MUJOCO_GL" not in os.environ:
         raise UserError(f"{name}: its terrain needs a way to draw; set MUJOCO_GL=egl (glfw with a screen)")
     # One domain draws its very model at random: always the same, or a resumed run would find another.
-    return ControlTask(name, suite.load(domain, task, task_kwargs={"random": 0}), episode_limit)
+    with mujoco_state.quiet():
+        return ControlTask(name, suite.load(domain, task, task_kwargs={"random": 0}), episode_limit)
 
 
 def _import_suite() -> Any:

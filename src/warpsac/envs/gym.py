@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
 from collections.abc import Sequence
@@ -60,7 +61,9 @@ def succeeded(key: str, info: dict[str, Any]) -> bool:
 
 
 def build_single(name: str, render: bool = False, episode_limit: int | None = None) -> Any:
-    with warnings.catch_warnings():
+    entry_point = str(gymnasium.registry[name].entry_point) if name in gymnasium.registry else ""
+    on_mujoco = entry_point.startswith("gymnasium.envs.mujoco")
+    with warnings.catch_warnings(), mujoco_state.quiet() if on_mujoco else contextlib.nullcontext():
         # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         warnings.filterwarnings("ignore", message=".*Overriding environment.*")
@@ -195,4 +198,3 @@ def _time_limit(env: Any) -> Any:
             return env
         env = env.env
     return None
-

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import os
 import sys
 import types
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,17 +27,21 @@ from warpsac.config import EnvConfig
 from warpsac.envs import mujoco_state
 from warpsac.envs.gym import describe
 from warpsac.envs.host import InProcessEnvs
-from warpsac.envs.mujoco_task import TaskSnapshot
+from warpsac.envs.mujoco_task import MujocoTask
 from warpsac.errors import UserError
 from warpsac.provenance import git_state
 
 CHECKOUT_VARIABLE = "WARPSAC_HUMANOIDBENCH"
 PACKAGE = "humanoid_bench"
 CAMERAS = ("cam_default",)
+# Modules of tasks that remember an episode in nothing but numbers.
+PLAIN_TASKS = ("basic_locomotion_envs", "reach", "maze", "balance", "pole")
 
 
-def missing(name: str, config: EnvConfig) -> str | None:
+def missing(config: EnvConfig) -> str | None:
     """What is needed beside the packages: a checkout."""
+    if not _given(config):
+        return f"set {CHECKOUT_VARIABLE} (docs/simulators.md)"
     try:
         find_checkout(config)
     except UserError as error:
@@ -50,21 +56,26 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
     spec = describe(name, first, num_envs, config, has_success=False, family="humanoidbench",
                     packages=["mujoco", "dm_control", "gymnasium"])  # fmt: skip
     spec.versions.update(_checkout_version(checkout))
-    return InProcessEnvs(spec, build, config.max_faults, first)
+    plain = type(first.unwrapped.task).__module__.rpartition(".")[2] in PLAIN_TASKS
+    return InProcessEnvs(replace(spec, restorable=plain), build, config.max_faults, first)
 
 
 def build_single(name: str, checkout: str, episode_limit: int | None = None) -> Any:
     import_checkout(Path(checkout))
     if name not in gymnasium.registry:
         raise UserError(f"{name}: the checkout {checkout} has no such task")
-    with own_global_random(np.random.RandomState(0)), contextlib.redirect_stdout(sys.stderr):
+    with own_global_random(np.random.RandomState(0)), contextlib.redirect_stdout(io.StringIO()):
         # Without a render mode it opens no window of its own.
         env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, render_mode=None)
     return HumanoidTask(env)
 
 
+def _given(config: EnvConfig) -> str | None:
+    return config.humanoidbench or os.environ.get(CHECKOUT_VARIABLE)
+
+
 def find_checkout(config: EnvConfig) -> Path:
-    given = config.humanoidbench or os.environ.get(CHECKOUT_VARIABLE)
+    given = _given(config)
     if not given:
         raise UserError(
             "HumanoidBench is not on PyPI: clone https://github.com/carlosferrazza/humanoid-bench and name the "
@@ -143,7 +154,7 @@ def own_global_random(own: np.random.RandomState) -> Iterator[None]:
         np.random.set_state(before)  # noqa: NPY002
 
 
-class HumanoidTask(TaskSnapshot):
+class HumanoidTask(MujocoTask):
     """One environment with random numbers of its own."""
 
     def __init__(self, env: Any):

@@ -7,8 +7,10 @@ remember numbers of their own. `Simulation` keeps all three.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -150,3 +152,18 @@ def legacy_random(packed: np.ndarray) -> dict[str, Any]:
     state = unpack(packed)
     state["state"]["key"] = np.array(state["state"]["key"], np.uint32)
     return state
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what a simulator's own models are warned of, in Python and by MuJoCo, which would leave a log file."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mujoco.set_mju_user_warning(lambda text: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(before)

@@ -1,11 +1,10 @@
-"""Wrappers for gymnasium environments on MuJoCo that are more than physics: pictures, and their whole state."""
+"""A gymnasium environment on MuJoCo that is more than physics: pictures of it, and its whole state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from warpsac.envs.gym import Snapshot
@@ -13,11 +12,16 @@ from warpsac.envs.mujoco_state import Simulation
 from warpsac.envs.picture import Picture
 
 
-class Drawn(gymnasium.Wrapper):
-    """An environment drawn through cameras chosen here, whatever its own render() does."""
+class MujocoTask(Snapshot):
+    """`owners` are the objects that remember the episode; if they do so in numbers, its state is exact.
 
-    def __init__(self, env: Any, cameras: Sequence[str]):
+    It is drawn through cameras chosen here, whatever its own render() does.
+    """
+
+    def __init__(self, env: Any, owners: Mapping[str, Any], cameras: Sequence[str]):
         super().__init__(env)
+        base: Any = env.unwrapped
+        self._simulation = Simulation(base.model, base.data, owners)
         self._cameras = cameras
         self._picture: Picture | None = None
 
@@ -31,15 +35,6 @@ class Drawn(gymnasium.Wrapper):
         if self._picture is not None:
             self._picture.close()
         super().close()
-
-
-class TaskSnapshot(Drawn, Snapshot):
-    """One whose state can be taken and put back exactly; `owners` are the objects that remember the episode."""
-
-    def __init__(self, env: Any, owners: Mapping[str, Any], cameras: Sequence[str]):
-        super().__init__(env, cameras)
-        base: Any = env.unwrapped
-        self._simulation = Simulation(base.model, base.data, owners)
 
     def _get_own(self) -> dict[str, np.ndarray]:
         return self._simulation.get()

@@ -186,6 +186,18 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> P
     return PlaygroundEnvs(name, num_envs, config)
 
 
+def missing(config: EnvConfig) -> str | None:
+    """What the benchmark's tasks need beside the packages, and cannot be used before it is fetched: meshes."""
+    from importlib.util import find_spec
+
+    package = find_spec("mujoco_playground")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    fetched = any((Path(folder) / "external_deps" / "mujoco_menagerie").is_dir() for folder in folders)
+    if fetched or config.menagerie or os.environ.get(MENAGERIE_VARIABLE):
+        return None
+    return f"needs mujoco_menagerie: set {MENAGERIE_VARIABLE} (docs/simulators.md)"
+
+
 def _load(task: str, config: EnvConfig, impl: str) -> Any:
     registry = _import_playground().registry
     if task not in registry.ALL_ENVS:
