@@ -56,7 +56,7 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
     if family not in envs.FAMILIES:
         return "not in this version"
-    if find_spec(PACKAGES.get(family, family)) is None:
+    if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
     if family in envs.NATIVE_FAMILIES and not thorough:
         return None

@@ -19,7 +19,7 @@ from warpsac.envs.picture import Picture
 from warpsac.errors import UserError
 
 # Names of the suite's cameras that see the whole body and follow it, in this order.
-CAMERAS = ("side", "y-axis", "x", "tracking1", "cam0")
+CAMERAS = ("side", "y-axis", "x", "tracking1")
 # Tasks that hand their terrain to the graphics library at every reset.
 NEEDS_GL = ("quadruped-escape",)
 # The suite writes a bound of this size where a motor has none.

@@ -33,7 +33,6 @@ from warpsac.provenance import git_state
 
 CHECKOUT_VARIABLE = "WARPSAC_HUMANOIDBENCH"
 PACKAGE = "humanoid_bench"
-CAMERAS = ("cam_default",)
 # Modules of tasks that remember an episode in nothing but numbers.
 PLAIN_TASKS = ("basic_locomotion_envs", "reach", "maze", "balance", "pole")
 
@@ -159,7 +158,7 @@ class HumanoidTask(MujocoTask):
 
     def __init__(self, env: Any):
         base: Any = env.unwrapped
-        super().__init__(env, {"env": base, "task": base.task, "robot": base.robot}, CAMERAS)
+        super().__init__(env, {"env": base, "task": base.task, "robot": base.robot}, [base.task.camera_name])
         self._random = np.random.RandomState(0)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:

@@ -28,7 +28,8 @@ PLAIN_TASKS = (
     "leg.walk",
     "torso.pose",
 )
-CAMERAS = ("hand_side_inter", "side_view")
+# MyoSuite spells it so: the camera that looks into the palm.
+CAMERAS = ("plam_lookat", "side_view")
 
 
 # The benchmark's tasks by MyoSuite's ids.

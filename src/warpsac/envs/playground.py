@@ -10,7 +10,6 @@ step is marked and never learned from.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import os
 import warnings
@@ -23,6 +22,7 @@ import numpy as np
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec
+from warpsac.envs.picture import Picture
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import Array, ObsViews, StepResult
@@ -58,7 +58,7 @@ class PlaygroundEnvs:
         self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
         observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
         self._asymmetric = isinstance(observation, dict)
-        self._renderer: Any = None
+        self._picture: Picture | None = None
         self._drawn: Any = None
         self.spec = EnvSpec(
             task=task,
@@ -128,15 +128,8 @@ class PlaygroundEnvs:
         import mujoco
 
         model = self._env.mj_model
-        if self._renderer is None:
-            # MuJoCo decides how to draw when it is imported, which was before anybody asked for a picture.
-            from mujoco.rendering.classic import gl_context
-
-            importlib.reload(gl_context)
-            # The model's own off-screen buffer may be smaller than the picture.
-            model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
-            model.vis.global_.offheight = max(model.vis.global_.offheight, height)
-            self._renderer = mujoco.Renderer(model, height, width)
+        if self._picture is None:
+            self._picture = Picture(model, ["track"], height, width)
             self._drawn = mujoco.MjData(model)
         physics = state.simulator.data
         self._drawn.qpos[:], self._drawn.qvel[:] = np.asarray(physics.qpos[0]), np.asarray(physics.qvel[0])
@@ -144,9 +137,7 @@ class PlaygroundEnvs:
             self._drawn.mocap_pos[:] = np.asarray(physics.mocap_pos[0])
             self._drawn.mocap_quat[:] = np.asarray(physics.mocap_quat[0])
         mujoco.mj_forward(model, self._drawn)
-        named = [model.camera(i).name for i in range(model.ncam)]
-        self._renderer.update_scene(self._drawn, camera="track" if "track" in named else (0 if named else -1))
-        return self._renderer.render()
+        return self._picture.draw(self._drawn)
 
     def _vectorized(self, name: str) -> Any:
         """Playground's reset or step over N environments, each with its own physics if randomised."""
