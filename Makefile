@@ -2,6 +2,7 @@
 #
 #   make demo PYTHON=/path/to/python3.12     another interpreter than the first suitable one found
 #   make demo EXTRA=cuda                     with CUDA, for an NVIDIA GPU
+#   make setup EXTRA=old-physics VENV=.venv-old    the simulators of the published results, see docs/simulators.md
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -20,7 +21,7 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
              --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit bench lock clean
+.PHONY: help setup demo test lint format types unit tasks bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,7 +41,7 @@ demo: $(STAMP)  ## train a small task on two CPU cores in a few minutes, and sho
 	echo "next, judge it on fresh episodes:"; \
 	echo "  $(BIN)/warpsac eval $$run"
 
-test: lint types unit  ## lint, types and all tests; what CI runs
+test: lint types unit tasks  ## lint, types, all tests and benchmark tasks; what CI runs
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -56,6 +57,9 @@ types: $(STAMP)  ## mypy
 unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
+tasks: $(STAMP) $(SIMULATORS)  ## try every benchmark task that can run here
+	$(BIN)/warpsac tasks --check
+
 bench: $(STAMP)  ## speed of replay sampling and of one learner update on this machine
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/update.py
@@ -65,6 +69,7 @@ lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(COMPILE) --upgrade $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
 	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt
 	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
+	$(COMPILE) --upgrade --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
