@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, play, rundir, training
+from warpsac import checkpoint, cli, envs, play, rundir, training
 from warpsac.config import PROFILES, Config, from_json, override, resolve, to_json
 from warpsac.tasks import EXTRAS, all_tasks
 
@@ -197,7 +197,8 @@ def test_words_that_are_no_option_or_no_number_are_told_without_a_traceback(caps
         assert "Traceback" not in error
 
 
-def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(envs.FAMILIES, "dmc")
     assert fails(capsys, "train", "HalfCheeta-v4").startswith("unknown task 'HalfCheeta-v4': did you mean HalfCheetah")
     assert fails(capsys, "train", "no_such_module:Robot-v0").startswith("task 'no_such_module:Robot-v0': cannot import")
     assert fails(capsys, "train").startswith("train needs a task first")
