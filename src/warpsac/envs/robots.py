@@ -28,6 +28,8 @@ class SceneFiles(NamedTuple):
 
 ASSETS = "assets"
 
+Numbers = Sequence[float] | np.ndarray
+
 
 class Deployment(NamedTuple):
     robot: Robot
@@ -93,11 +95,11 @@ UNITREE_G1_FLAT = Sensing(
 def robot_of(
     model: Any,
     sensing: Sensing,
-    default_pose: Sequence[float],
+    default_pose: Numbers,
     base_height: float,
-    action_scale: float | Sequence[float],
+    action_scale: float | Numbers,
     control_hz: float,
-    command_range: tuple[Sequence[float], Sequence[float]],
+    command_range: tuple[Numbers, Numbers],
     prefix: str = "",
 ) -> Robot:
     """The contract of a robot whose joints a MuJoCo model drives towards target angles.
@@ -113,26 +115,26 @@ def robot_of(
     if (model.actuator_biastype != mujoco.mjtBias.mjBIAS_AFFINE).any():
         raise UserError("the robot's actuators do not drive joints towards target angles")
     passive = model.dof_damping[model.jnt_dofadr[joints]]
-    numbers = {
-        "default_pose": default_pose,
-        "action_scale": np.broadcast_to(np.asarray(action_scale, np.float64), len(joints)),
-        "stiffness": model.actuator_gainprm[:, 0],
-        "damping": passive - model.actuator_biasprm[:, 2],
-        "command_low": command_range[0],
-        "command_high": command_range[1],
-    }
-    # float32 settings, such as Playground's pose, are given with the digits that they have.
-    plain = {name: tuple(float(f"{value:.7g}") for value in values) for name, values in numbers.items()}
     return Robot(
         base=sensing.base,
-        base_height=float(f"{base_height:.7g}"),
+        base_height=_rounded([base_height])[0],
         joints=tuple(model.joint(i).name.removeprefix(prefix) for i in joints),
-        control_hz=float(f"{control_hz:.7g}"),
+        default_pose=_rounded(default_pose),
+        action_scale=_rounded(np.broadcast_to(np.asarray(action_scale, np.float64), len(joints))),
+        stiffness=_rounded(model.actuator_gainprm[:, 0]),
+        damping=_rounded(passive - model.actuator_biasprm[:, 2]),
+        control_hz=_rounded([control_hz])[0],
+        command_low=_rounded(command_range[0]),
+        command_high=_rounded(command_range[1]),
         observation=sensing.observation,
         gait=sensing.gait,
         prefix=prefix,
-        **plain,
     )
+
+
+def _rounded(numbers: Numbers) -> tuple[float, ...]:
+    """With the digits that float32 settings, such as Playground's pose, have."""
+    return tuple(float(f"{number:.7g}") for number in numbers)
 
 
 def scene_files(spec: Any, model: Any, assets: Mapping[str, bytes]) -> SceneFiles:

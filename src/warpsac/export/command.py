@@ -83,9 +83,8 @@ def export(run: Path | str, out: Path | str | None = None) -> Exported:
             f"{folder.config.task}: its robot has {robot.observation_size} observations and {len(robot.joints)} "
             f"joints, the policy was trained with {views.actor_dim} and {len(low)}"
         )
-    card = deploy.card(
-        folder.config.task, views.actor_dim, low, high, policy.info["control_hz"], _training_run(folder, policy), robot
-    )
+    rate = robot.control_hz if robot else policy.info["control_hz"]
+    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, _training_run(folder, policy), robot)
     content = network.build(network.fold(policy.policy), low, high, deploy.metadata(card, robot))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
     error = largest_difference(content, policy, obs)

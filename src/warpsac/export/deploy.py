@@ -23,7 +23,13 @@ HEADER = """\
 
 
 def card(
-    task: str, obs_size: int, low: Sequence[float], high: Sequence[float], hz: float | None, run: Any, robot: Robot | None
+    task: str,
+    obs_size: int,
+    low: Sequence[float],
+    high: Sequence[float],
+    hz: float | None,
+    run: Any,
+    robot: Robot | None,
 ) -> dict[str, Any]:
     """The description of a policy, for JSON."""
     return {

@@ -137,7 +137,7 @@ def action_range(low: Sequence[float], high: Sequence[float]) -> tuple[np.ndarra
 def _import_onnx() -> Any:
     try:
         import onnx
-        import onnx.numpy_helper  # noqa: F401 (a part of the package that it does not import itself)
+        import onnx.numpy_helper
     except ImportError:
         raise UserError("export needs onnx: pip install 'warpsac[export]'") from None
     return onnx

@@ -80,11 +80,3 @@ def _show(found: dict[str, Any]) -> None:
     console.print(f"mechanical power: {found['power']:.0f} W")
     if "video" in found:
         console.print(f"video: {found['video']}")
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(command(tyro.cli(Sim2SimOptions)))
-    except UserError as error:
-        print(f"sim2sim: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)

@@ -90,6 +90,8 @@ class Simulated:
         import mujoco
 
         robot = self.robot
+        if not np.isfinite(action).all():
+            raise UserError(f"the policy's actions are not finite after {self.data.time:.2f} s")
         target = np.array(robot.default_pose) + np.array(robot.action_scale) * action
         for _ in range(self.substeps):
             self._drive(target)
@@ -102,7 +104,12 @@ class Simulated:
 
     @property
     def fallen(self) -> bool:
-        """Whether the robot lies rather than stands, or its physics has run away."""
+        """Whether the robot lies rather than stands, or its physics has run away (and MuJoCo has begun anew)."""
+        import mujoco
+
+        bad = mujoco.mjtWarning
+        if any(self.data.warning[i].number for i in (bad.mjWARN_BADQPOS, bad.mjWARN_BADQVEL, bad.mjWARN_BADQACC)):
+            return True
         up, height = self.data.xmat[self.base, 8], self.data.xpos[self.base, 2]
         return not (up >= FALLEN_UP and height >= FALLEN_HEIGHT * self.robot.base_height)
 
