@@ -68,7 +68,8 @@ lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) --upgrade --output-file requirements/cpu.txt
 	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
-	$(COMPILE) --upgrade --extra playground --constraint requirements/cpu.txt --output-file requirements/simulators.txt
+	$(COMPILE) --upgrade --extra playground --extra export --constraint requirements/cpu.txt \
+	  --output-file requirements/simulators.txt
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

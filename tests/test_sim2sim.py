@@ -62,6 +62,11 @@ def test_the_contract_is_read_off_the_model() -> None:
     assert robot.damping == (0.5, 0.3)  # of actuator and joint
     assert robot.action_scale == (0.5, 0.25)
     assert robot.observation_size == 22
+    assert walker.robot(actuators=walker.OTHER_ORDER) == robot
+    with pytest.raises(UserError, match="not one for each joint"):
+        walker.robot(actuators='<position joint="left_joint"/>')
+    with pytest.raises(UserError, match="do not drive joints towards target angles"):
+        walker.robot(actuators=walker.TORQUE)
 
 
 def test_a_contract_survives_json() -> None:
@@ -177,6 +182,15 @@ def test_gait_of_a_standing_robot() -> None:
 
 
 # --- motors
+
+
+def test_actuators_may_come_in_another_order() -> None:
+    worlds = [simulated(), simulated(actuators=walker.OTHER_ORDER)]
+    for world in worlds:
+        world.reset()
+        for k in range(10):
+            world.step(np.array([math.sin(k / 3), 1.0]), np.zeros(3))
+    np.testing.assert_allclose(worlds[0].data.qpos, worlds[1].data.qpos, atol=1e-12)
 
 
 def test_motors_by_torque_move_as_motors_by_target() -> None:

@@ -1,4 +1,4 @@
-"""A small robot for the tests of export and sim2sim: a cart with a trunk and two geared joints, in plain MuJoCo."""
+"""A small robot for the tests of export and sim2sim: a box with two arms, in plain MuJoCo."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ SCENE = """
 </mujoco>
 """
 POSITION = '<position joint="left_joint" kp="6" kv="0.2"/><position joint="right_joint" kp="5"/>'
+OTHER_ORDER = '<position joint="right_joint" kp="5"/><position joint="left_joint" kp="6" kv="0.2"/>'
 TORQUE = '<motor joint="left_joint" gear="2"/><motor joint="right_joint"/>'
 SENSING = Sensing(
     base="trunk",
@@ -64,11 +65,11 @@ def scene(actuators: str = POSITION) -> str:
     return SCENE.replace("ACTUATORS", actuators)
 
 
-def robot(sensing: Sensing = SENSING) -> Robot:
+def robot(sensing: Sensing = SENSING, actuators: str = POSITION) -> Robot:
     import mujoco
 
     return robot_of(
-        mujoco.MjModel.from_xml_string(scene()),
+        mujoco.MjModel.from_xml_string(scene(actuators)),
         sensing,
         default_pose=(0.1, -0.2),
         base_height=0.2,

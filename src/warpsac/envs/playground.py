@@ -253,6 +253,8 @@ def deployment(task: str, config: EnvConfig) -> Deployment | None:
         control_hz=1.0 / env.dt,
         command_range=_command_range(env._config),
     )
+    if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
+        raise UserError(f"{task}: its actions are not in the order of its joints")
     assets = env._model_assets
     included = {name: text for name, text in assets.items() if name.endswith(".xml")}
     spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)

@@ -104,14 +104,16 @@ def robot_of(
 ) -> Robot:
     """The contract of a robot whose joints a MuJoCo model drives towards target angles.
 
-    Joints are all but the free one, in the model's order, which must be that of its actuators too: the order of
-    observations and actions. Damping is that of actuator and joint together, as a motor has to give it.
+    Its joints are all hinges, in the model's order, each with an actuator: that is the order of observations and
+    actions. Damping is that of actuator and joint together, as a motor has to give it.
     """
     import mujoco
 
     joints = [i for i in range(model.njnt) if model.jnt_type[i] == mujoco.mjtJoint.mjJNT_HINGE]
-    if model.nu != len(joints) or list(model.actuator_trnid[:, 0]) != joints:
-        raise UserError("the robot's actuators are not one for each joint, in their order")
+    driven = [int(joint) for joint in model.actuator_trnid[:, 0]]
+    if sorted(driven) != joints:
+        raise UserError("the robot's actuators are not one for each joint")
+    actuators = [driven.index(joint) for joint in joints]
     if (model.actuator_biastype != mujoco.mjtBias.mjBIAS_AFFINE).any():
         raise UserError("the robot's actuators do not drive joints towards target angles")
     passive = model.dof_damping[model.jnt_dofadr[joints]]
@@ -121,8 +123,8 @@ def robot_of(
         joints=tuple(model.joint(i).name.removeprefix(prefix) for i in joints),
         default_pose=_rounded(default_pose),
         action_scale=_rounded(np.broadcast_to(np.asarray(action_scale, np.float64), len(joints))),
-        stiffness=_rounded(model.actuator_gainprm[:, 0]),
-        damping=_rounded(passive - model.actuator_biasprm[:, 2]),
+        stiffness=_rounded(model.actuator_gainprm[actuators, 0]),
+        damping=_rounded(passive - model.actuator_biasprm[actuators, 2]),
         control_hz=_rounded([control_hz])[0],
         command_low=_rounded(command_range[0]),
         command_high=_rounded(command_range[1]),
