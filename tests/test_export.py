@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import tarfile
 from collections.abc import Callable
@@ -222,6 +223,20 @@ def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match=r"cannot write .*: no space left on device"):
         export(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_benchmark_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "export.py"
+    spec = importlib.util.spec_from_file_location("export_benchmark", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "pin_to_one_core", lambda: False)
+    module.main(["--json", "--rounds", "2", "--calls", "10"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["observations"], report["actions"], report["pinned_to_one_core"]) == (103, 29, False)
+    assert 0 < report["median_us"] <= report["p99_us"] <= report["max_us"]
 
 
 # --- robots

@@ -196,8 +196,6 @@ def test_actuators_may_come_in_another_order() -> None:
 def test_motors_by_torque_move_as_motors_by_target() -> None:
     """The contract's gains on plain motors (also geared ones) against MuJoCo's own position actuators."""
     worlds = [simulated(), simulated(actuators=walker.TORQUE)]
-    # Joint damping is part of the contract's: the model with motors must not add it once more.
-    worlds[1].model.dof_damping[:] = 0
     command, angles = np.zeros(3), []
     for world in worlds:
         world.reset()

@@ -32,7 +32,9 @@ class Motors:
         self._ids = np.array([actuator_of[joint] for joint in joints])
         self._torque = model.actuator_biastype[self._ids] == mujoco.mjtBias.mjBIAS_NONE
         self._gear = model.actuator_gainprm[self._ids, 0] * model.actuator_gear[self._ids, 0]
-        self._stiffness, self._damping = np.array(robot.stiffness), np.array(robot.damping)
+        self._stiffness = np.array(robot.stiffness)
+        # The contract's damping is that of motor and joint together, and the scene's joints have theirs.
+        self._damping = np.array(robot.damping) - model.dof_damping[model.jnt_dofadr[list(joints)]]
 
     def drive(self, data: Any, target: np.ndarray, angle: np.ndarray, velocity: np.ndarray) -> None:
         torque = self._stiffness * (target - angle) - self._damping * velocity
