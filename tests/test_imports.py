@@ -19,8 +19,8 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "types errors files signals provenance",
-        "config tasks pytree runtime",
-        "envs replay networks normalize episodes trackers checkpoint progress curve published",
+        "config tasks pytree runtime contract video",
+        "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim",
         "losses",
         "sac",
         "interaction",
@@ -28,7 +28,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "policy fused resuming report",
         "loop",
         "host_loop fused_loop",
-        "training play task_list",
+        "training play task_list export",
         "api cli",
         "warpsac",
     )
@@ -162,6 +162,15 @@ def test_reading_runs_does_without_jax() -> None:
         "config, tasks, errors, types, files, rundir, checkpoint, progress, curve, provenance, episodes, evaluate, cli"
     )
     assert loaded_by(f"from warpsac import {rooms}, published\nfrom warpsac.report import command") == set()
+
+
+def test_an_exported_policy_needs_no_simulator_to_be_read() -> None:
+    assert (
+        loaded_by(
+            "from warpsac import contract, video\nfrom warpsac.sim2sim import command\nfrom warpsac.envs import robots"
+        )
+        == set()
+    )
 
 
 def test_looking_up_a_task_loads_no_simulator() -> None:

@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, report, tasks, check-env."""
+"""The command line: train, eval, play, export, sim2sim, report, tasks, check-env."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ usage: warpsac COMMAND ...
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
   play RUN                a video of a trained policy; --viewer: in the browser; --agent random TASK: untrained
+  export RUN              a trained policy as an ONNX file with all that a robot needs to know
+  sim2sim POLICY.onnx     run an exported policy alone on plain MuJoCo
   report FOLDER           learning curves and tables of all runs in a folder, as a page
   tasks                   list the benchmark tasks; --check tries those that can run here
   check-env ID            tell whether your own environment fits, and what is wrong with it
@@ -110,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "eval": _eval,
         "play": _play,
+        "export": _export,
+        "sim2sim": _sim2sim,
         "report": _report,
         "tasks": _tasks,
         "check-env": _check_env,
@@ -294,6 +298,18 @@ def _play(words: list[str]) -> int:
     total = play.record(agent, task, out, asked.steps, asked.seed, config)
     print(f"video: {out} (return {total:.1f})")
     return 0
+
+
+def _export(words: list[str]) -> int:
+    from warpsac.export.command import ExportOptions, command
+
+    return command(_parse(ExportOptions, words, "export"))
+
+
+def _sim2sim(words: list[str]) -> int:
+    from warpsac.sim2sim.command import Sim2SimOptions, command
+
+    return command(_parse(Sim2SimOptions, words, "sim2sim"))
 
 
 def _report(words: list[str]) -> int:

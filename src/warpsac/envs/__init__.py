@@ -21,6 +21,7 @@ from warpsac.types import ObsViews, Restart, StepResult
 
 if TYPE_CHECKING:
     from warpsac.envs.host import SeedEnvs
+    from warpsac.envs.robots import Deployment
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,15 @@ def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> Na
     target = lookup(name)
     with _told_in_a_line(target):
         return _of_family(target, num_envs, config, render=False)
+
+
+def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
+    """How a policy of this task drives its robot; None where the task has no robot that is known here."""
+    target = lookup(name)
+    with _told_in_a_line(target):
+        module: Any = importlib.import_module(FAMILIES[target.family]) if target.family in FAMILIES else None
+        found = getattr(module, "deployment", None)
+        return found(target.name, config or EnvConfig()) if found else None
 
 
 def _of_family(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:

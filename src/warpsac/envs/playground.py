@@ -10,6 +10,7 @@ step is marked and never learned from.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import warnings
@@ -21,8 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import Command, EnvSpec, Scene
+from warpsac.envs import Command, EnvSpec, Scene, robots
 from warpsac.envs.drawing import Picture
+from warpsac.envs.robots import Deployment
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import Array, ObsViews, StepResult
@@ -239,6 +241,31 @@ def missing(config: EnvConfig) -> str | None:
     if fetched or config.menagerie or os.environ.get(MENAGERIE_VARIABLE):
         return None
     return f"needs mujoco_menagerie: set {MENAGERIE_VARIABLE} (docs/simulators.md)"
+
+
+def deployment(task: str, config: EnvConfig) -> Deployment | None:
+    """The robot of a task and its scene, for an exported policy; None for a task that has none."""
+    if task not in robots.PLAYGROUND:
+        return None
+    import mujoco
+
+    # Only looked at: nothing is simulated, and no push ever happens.
+    env = _load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    robot = robots.robot_of(
+        env.mj_model,
+        robots.PLAYGROUND[task],
+        default_pose=np.asarray(env._default_pose, np.float64),
+        base_height=float(env._init_q[2]),
+        action_scale=env._config.action_scale,
+        control_hz=1.0 / env.dt,
+        command_range=_command_range(env._config),
+    )
+    if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
+        raise UserError(f"{task}: its actions are not in the order of its joints")
+    assets = env._model_assets
+    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
+    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
+    return Deployment(robot, robots.scene_files(spec, env.mj_model, assets))
 
 
 def _load(task: str, config: EnvConfig, impl: str) -> Any:
