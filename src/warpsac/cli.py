@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, report, tasks, check-env."""
+"""The command line: train, eval, play, bench, report, tasks, check-env."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ usage: warpsac COMMAND ...
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
   play RUN                a video of a trained policy; --viewer: in the browser; --agent random TASK: untrained
+  bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in ones
   report FOLDER           learning curves and tables of all runs in a folder, as a page
   tasks                   list the benchmark tasks
   check-env ID            tell whether your own environment fits, and what is wrong with it
@@ -121,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "eval": _eval,
         "play": _play,
+        "bench": _bench,
         "report": _report,
         "tasks": _tasks,
         "check-env": _check_env,
@@ -305,6 +307,12 @@ def _play(words: list[str]) -> int:
     total = play.record(agent, task, out, asked.steps, asked.seed, config)
     print(f"video: {out} (return {total:.1f})")
     return 0
+
+
+def _bench(words: list[str]) -> int:
+    from warpsac.bench.command import BenchOptions, command
+
+    return command(_parse(BenchOptions, words, "bench"))
 
 
 def _report(words: list[str]) -> int:
