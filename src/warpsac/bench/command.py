@@ -179,25 +179,26 @@ def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
         return local.LocalLauncher(folder, _slots(asked), request_of)
     from warpsac.bench.on_ray import RayLauncher
 
-    return RayLauncher(
-        folder, request_of, asked.ray_address, asked.cpus_per_run, asked.gpus_per_run, asked.parallel
-    )
+    return RayLauncher(folder, request_of, asked.ray_address, asked.cpus_per_run, asked.gpus_per_run, asked.parallel)
 
 
 def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
     jobs = _jobs(suite, folder, asked)
     runs = sum(len(job.seeds) for job in jobs)
     print(f"{suite.name}: {suite.runs} runs in {folder}, {suite.runs - runs} finished; {len(jobs)} programs to run")
-    with StopSignals() as signals, contextlib.closing(_launcher(folder, asked)) as launcher:
-        with Board(folder, suite.cells) as board:
-            scheduler = Scheduler(folder, jobs, launcher, asked.retries, board.say)
-            while not scheduler.done and not signals.received:
-                scheduler.turn()
-                board.follow(scheduler)
-                time.sleep(POLL)
-            if not scheduler.done:
-                board.say("stopping: programs save and end; a second signal does not wait for them")
-                scheduler.stop()
+    with (
+        StopSignals() as signals,
+        contextlib.closing(_launcher(folder, asked)) as launcher,
+        Board(folder, suite.cells) as board,
+    ):
+        scheduler = Scheduler(folder, jobs, launcher, asked.retries, board.say)
+        while not scheduler.done and not signals.received:
+            scheduler.turn()
+            board.follow(scheduler)
+            time.sleep(POLL)
+        if not scheduler.done:
+            board.say("stopping: programs save and end; a second signal does not wait for them")
+            scheduler.stop()
     return _say_end(suite, folder, scheduler, signals.received)
 
 
@@ -212,6 +213,7 @@ def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | Non
         return 128 + signal if signal else 1
     for row in board.rows():
         if row.cell.published is not None and row.result is not None:
-            print(f"{row.cell.config.task} {row.cell.variant}: {row.result:,.2f} (published: {row.cell.published:,.2f})")
+            name = f"{row.cell.config.task} {row.cell.variant}"
+            print(f"{name}: {row.result:,.2f} (published: {row.cell.published:,.2f})")
     print(f"next: warpsac report {folder}")
     return 1 if scheduler.failed else 0

@@ -124,4 +124,4 @@ class LocalLauncher:
             process.wait()
 
     def close(self) -> None:
-        self.stop()
+        """Programs that still run (a second signal came) save and end by themselves when this process does."""

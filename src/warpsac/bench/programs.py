@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,4 +77,4 @@ def jobs_of(cell: Cell, seeds: Sequence[int], together: Together, memory: int | 
     at_once = seeds_at_once(replace(cell.config, seeds=tuple(seeds)), together, memory)
     count = -(-len(seeds) // at_once)
     ends = [len(seeds) * number // count for number in range(count + 1)]
-    return [Job(cell, tuple(seeds[start:end])) for start, end in zip(ends, ends[1:])]
+    return [Job(cell, tuple(seeds[start:end])) for start, end in itertools.pairwise(ends)]

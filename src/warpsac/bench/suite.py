@@ -179,7 +179,12 @@ def narrowed(
 # --- built-in suites ------------------------------------------------------------------------------------
 
 LIMITED_TASKS = ("humanoid-run", "humanoid-walk", "h1-hurdle-v0", "h1-reach-v0")
-PLAYGROUND_TASKS = ("G1JoystickFlatTerrain", "G1JoystickRoughTerrain", "T1JoystickFlatTerrain", "T1JoystickRoughTerrain")
+PLAYGROUND_TASKS = (
+    "G1JoystickFlatTerrain",
+    "G1JoystickRoughTerrain",
+    "T1JoystickFlatTerrain",
+    "T1JoystickRoughTerrain",
+)
 
 # Published final returns with one block: uniform replay, Sample Weight Decay.
 ONE_BLOCK = {
