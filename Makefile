@@ -78,7 +78,8 @@ clean:  ## remove .venv and caches; run folders stay
 
 $(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
 	@echo "installing the simulators, and Ray, that the tests need"
-	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt --requirement requirements/ray.txt
+	@$(BIN)/python -m pip install --quiet --requirement requirements/ray.txt
+	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt
 	@touch $@
 
 $(STAMP): $(LOCK) pyproject.toml

@@ -46,7 +46,14 @@ class Switch:
 
 
 def train_there(
-    request: Request, bench: str, log: str, marker: str, env: dict[str, str], begun: Parcel | None, switch: Any
+    request: Request,
+    bench: str,
+    log: str,
+    marker: str,
+    env: dict[str, str],
+    begun: Parcel | None,
+    switch: Any,
+    gather: float = GATHER,
 ) -> Iterator[Parcel | Ended]:
     """The Ray task. Yields what has to be sent back, if anything, and at last how the program ended.
 
@@ -65,13 +72,13 @@ def train_there(
         request = replace(request, folder=str(scratch / Path(request.folder).relative_to(bench)))
         log = str(scratch / Path(log).relative_to(bench))
     process = Process(request, Path(log), env, socket.gethostname())
-    due = time.monotonic() + GATHER
+    due = time.monotonic() + gather
     while (ended := process.poll()) is None:
         time.sleep(LOOK)
         if _is_off(switch):
             process.ask_to_end()
         if outbox is not None and time.monotonic() >= due:
-            due = time.monotonic() + GATHER
+            due = time.monotonic() + gather
             yield outbox.parcel()
     if outbox is not None:
         yield outbox.parcel()
@@ -108,6 +115,7 @@ class RayLauncher:
         gpus_per_run: float | None = None,
         parallel: int | None = None,
         shared: bool = True,
+        gather: float = GATHER,
     ):
         """`shared` False: treat every node as one that does not see the folder."""
         try:
@@ -116,6 +124,7 @@ class RayLauncher:
             raise UserError("the Ray launcher needs the ray extra: pip install 'warpsac[ray]'") from None
         self._ray: Any = ray
         self._bench, self._request_of, self._parallel = bench, request_of, parallel
+        self._gather = gather
         self._own = not ray.is_initialized()
         if self._own:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
@@ -159,7 +168,7 @@ class RayLauncher:
         env = {} if self._gpus in (0, 1) else {"XLA_CLIENT_MEM_FRACTION": f"{SHARED * self._gpus:.3f}"}
         stream = self._train.remote(
             self._request_of(job), str(self._bench), str(job.log(self._bench)), str(self._marker), env,
-            self._begun(job), self._switch,
+            self._begun(job), self._switch, self._gather,
         )  # fmt: skip
         self._tasks.append(_Task(job, stream))
         return "Ray"
