@@ -199,8 +199,9 @@ def test_failed_programs_are_tried_again_after_the_others(tmp_path: Path) -> Non
     ]
     scheduler, launcher, lines = schedule(tmp_path, script, [first, second], retries=2)
     assert launcher.started == [(1,), (2,), (1,), (1,)]
-    assert (scheduler.finished, scheduler.failed) == ([second], [first])
-    assert (first.tries, first.reason) == (3, "ended before its last step")
+    assert scheduler.finished == [second]
+    (failed,) = scheduler.failed
+    assert (failed.seeds, failed.tries, failed.reason) == ((1,), 3, "ended before its last step")
     assert lines == [
         "started: dog-run warpsac-l, seed 1 (nowhere)",
         "failed (try 1 of 3): dog-run warpsac-l, seed 1: out of luck",
@@ -232,6 +233,21 @@ def test_a_lost_program_that_got_further_has_used_up_no_try(tmp_path: Path) -> N
     scheduler, _, lines = schedule(tmp_path, [*script, (Ended("done"), finish)], [job], retries=1)
     assert (scheduler.finished, job.tries) == ([job], 1)
     assert sum("it goes on from its last checkpoint" in line for line in lines) == 2
+
+
+def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None:
+    cell = cell_of(seeds=(1, 2, 3))
+    leave(tmp_path, cell, 2, FULL, (END,))
+    script: list[tuple[Ended, Any]] = [
+        (Ended("refused", "no memory"), None),  # together again: nothing says that a seed is to blame
+        (Ended("failed", "the loss is not finite"), None),
+        (Ended("failed", "the loss is not finite"), None),
+        (Ended("done"), lambda: leave(tmp_path, cell, 3, FULL, (END,))),
+    ]
+    scheduler, launcher, _ = schedule(tmp_path, script, [Job(cell, (1, 2, 3))], retries=2)
+    assert launcher.started == [(1, 2, 3), (1, 2, 3), (1,), (3,)]
+    assert [job.seeds for job in scheduler.failed] == [(1,)]
+    assert [job.seeds for job in scheduler.finished] == [(3,)]
 
 
 def test_stopping_leaves_the_rest_waiting(tmp_path: Path) -> None:
@@ -307,6 +323,22 @@ def test_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--retries", "-1"], "retries = -1: must be at least 0"),
+        (["--launcher", "ray", "--gpus", "1"], "--gpus chooses among the GPUs of this machine"),
+        (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
+        (["--gpus", "99"], "gpus = 99: must be at most"),
+    ],
+)
+def test_options_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["bench", "dmc", "--out", str(tmp_path / "out"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench"]) == 0
     assert "ablation-swd       24 cells,  120 runs" in capsys.readouterr().out
@@ -369,7 +401,7 @@ def test_live_table(tmp_path: Path) -> None:
     assert "800.0" in rows["dog-run"]
     for word in ("running", "0/2", "250,000", "25%", "250.0", "0:03:00"):  # a quarter took a minute
         assert word in rows["dog-walk"]
-    assert board.headline() == "3 runs: 2 running, 1 finished (0:01:00)"
+    assert board.headline() == "3 runs: 2 running, 1 finished"
 
 
 def test_a_long_table_shows_first_what_runs(tmp_path: Path) -> None:

@@ -75,12 +75,19 @@ def test_failing_and_interrupted_cells(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, output = run_bench(suite, out, "--tasks", "bench_envs:Broken-v0", "--retries", "1")
     assert code == 1, output
-    broken = "bench_envs:Broken-v0 warpsac-l, seeds 1 2"
     reason = "environment 0 failed 10 times in a row"
-    for line in (f"failed (try 1 of 2): {broken}", f"failed (try 2 of 2): {broken}", f"failed after 2 tries: {broken}"):
-        assert any(said.startswith(line) and reason in said for said in output.splitlines()), output
+    for seeds, line in (
+        ("seeds 1 2", "failed (try 1 of 2)"),  # then one by one
+        ("seed 1", "failed (try 2 of 2)"),
+        ("seed 2", "failed (try 2 of 2)"),
+        ("seed 2", "failed after 2 tries"),
+    ):
+        start = f"{line}: bench_envs:Broken-v0 warpsac-l, {seeds}: "
+        assert any(said.startswith(start) and reason in said for said in output.splitlines()), output
     assert "2 runs: 2 failed" in output
-    assert (out / "logs" / "bench_envs-Broken-v0-warpsac-l-seed1-2.log").read_text().count("--- ") == 2
+    assert sorted(path.name for path in (out / "logs").iterdir()) == [
+        f"bench_envs-Broken-v0-warpsac-l-seed{seeds}.log" for seeds in ("1-2", "1", "2")
+    ]
     failed = out / "bench_envs-Broken-v0-warpsac-l" / "bench_envs-Broken-v0-warpsac-l-seed2"
     assert state_of(failed, 2).status == "failed"
     assert len(rundir.open_run(failed).meta["resumes"]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,20 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.filterwarnings("ign
 SLOW = "bench_envs:Slow-v0"
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     size = {"num_cpus": 1, "object_store_memory": 100_000_000}
-    made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **size})
-    made.second = made.add_node(**size)
-    yield made
-    if ray.is_initialized():
-        ray.shutdown()
-    made.shutdown()
+    with pytest.MonkeyPatch.context() as environment, warnings.catch_warnings(action="ignore"):
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **size})
+        made.second = made.add_node(**size)
+        yield made
+        if ray.is_initialized():
+            ray.shutdown()
+        made.shutdown()
 
 
 def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
@@ -69,9 +71,12 @@ def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
     ]  # fmt: skip
 
 
-def test_results_are_gathered_from_nodes_without_the_folder(tmp_path: Path, cluster: Any) -> None:
+def test_results_are_gathered_from_nodes_without_the_folder(
+    tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from warpsac.bench.on_ray import RayLauncher
 
+    monkeypatch.chdir(Path(__file__).parent)  # where the task's module lies
     suite = write_suite(tmp_path / "mine.yaml", [SLOW])
     (cell,) = load_suite(BenchOptions(str(suite))).cells
     out = tmp_path / "out"
@@ -92,6 +97,7 @@ def test_results_are_gathered_from_nodes_without_the_folder(tmp_path: Path, clus
 
     def turn_until_saved() -> bool:
         scheduler.turn()
+        assert [job.reason for job in scheduler.failed] == []
         return has_saved(run)
 
     wait_until(turn_until_saved)  # while it trains elsewhere

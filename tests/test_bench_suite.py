@@ -223,7 +223,7 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         "learner": {"gamma": 0.9, "blocks": 1}, "total_steps": 100, "env": {"menagerie": "/a/b"},
     }  # fmt: skip
     for word in ("learner.gamma", "=1", "learner.=1"):
-        with pytest.raises(UserError, match="must look like learner.blocks=1"):
+        with pytest.raises(UserError, match=r"must look like learner\.blocks=1"):
             parse_settings([word])
     suite = load_suite(BenchOptions(str(write_suite(tmp_path / "a.yaml", ["probe-point"])), set=("stop_at=90",)))
     assert [cell.config.stop_at for cell in suite.cells] == [90]

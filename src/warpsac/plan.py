@@ -43,4 +43,7 @@ def write_plan(folder: Path, cells: Sequence[Planned]) -> None:
         seeds = config.seeds + tuple(s for s in plan.get(name, config).seeds if s not in config.seeds)
         plan[name] = dataclasses.replace(config, seeds=seeds, out=name)
     content = {"cells": [{"name": name, "config": dataclasses.asdict(config)} for name, config in plan.items()]}
-    write_atomically(folder / PLAN, (json.dumps(content, indent=1) + "\n").encode())
+    try:
+        write_atomically(folder / PLAN, (json.dumps(content, indent=1) + "\n").encode())
+    except OSError as error:
+        raise UserError(f"{folder / PLAN}: cannot be written: {in_words(error)}") from error

@@ -45,7 +45,7 @@ def summarise(states: Sequence[RunState], running: bool, failed: bool) -> tuple[
         status = "finished"
     elif running:
         status = "running"
-    elif failed:
+    elif failed or any(state.status == "failed" for state in states):
         status = "failed"
     else:
         status = "interrupted" if any(state.status != "waiting" for state in states) else "waiting"
@@ -112,7 +112,7 @@ class Board:
                 del self._seen[cell.name]
         if self._live is None and now >= self._line_due:
             self._line_due = now + LINE_INTERVAL
-            self.say(self.headline())
+            self.say(f"{self.headline()} ({self._elapsed})")
 
     # --- what is shown
 
@@ -142,16 +142,20 @@ class Board:
             count["finished"] += row.finished
             count[row.status] += len(row.cell.config.seeds) - row.finished
         said = ", ".join(f"{count[status]} {status}" for status in ORDER if count[status])
-        return f"{sum(count.values())} runs: {said} ({duration(self._clock() - self._began)})"
+        return f"{sum(count.values())} runs: {said}"
+
+    @property
+    def _elapsed(self) -> str:
+        return duration(self._clock() - self._began)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = self.rows()
         room = max(3, (options.height or console.size.height) - 6)
         shown = sorted(rows, key=lambda row: ORDER.index(row.status))[:room] if len(rows) > room else rows
-        table = table_of(shown)
-        yield table
+        yield table_of(shown)
         hidden = len(rows) - len(shown)
-        yield Text((f"and {hidden} more; " if hidden else "") + self.headline(), style="dim")
+        more = f"and {hidden} more; " if hidden else ""
+        yield Text(f"{more}{self.headline()} ({self._elapsed})", style="dim")
 
 
 def table_of(rows: Sequence[Row]) -> Table:

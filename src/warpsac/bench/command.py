@@ -74,6 +74,10 @@ def command(asked: BenchOptions) -> int:
         return 0
     if asked.retries < 0:
         raise ConfigError("retries", asked.retries, "must be at least 0")
+    if asked.launcher == "ray" and asked.gpus is not None:
+        raise UserError("--gpus chooses among the GPUs of this machine: leave it out with --launcher ray")
+    if asked.launcher == "local" and asked.ray_address is not None:
+        raise UserError("--ray-address needs --launcher ray")
     suite = load_suite(asked)
     folder = Path(asked.out or Path("bench") / suite.name).absolute()
     for cell in suite.cells:
@@ -205,7 +209,7 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
 def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | None) -> int:
     board = Board(folder, suite.cells)
     board.follow(scheduler)
-    print(board.headline().rpartition(" (")[0])
+    print(board.headline())
     for job in scheduler.failed:
         print(f"failed after {job.tries} tries: {job}: {job.reason}\n  log: {job.log(folder)}")
     if not scheduler.done:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from warpsac.bench.worker import Request
+from warpsac.errors import UserError
+from warpsac.files import in_words
 
 # A program that was asked to end may be writing a replay of several GB.
 GRACE = 600.0
@@ -22,9 +23,10 @@ GRACE = 600.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a try ended: done; failed by itself; lost with its process or machine; stopped because it was asked to."""
+    """How a try ended: done; failed by itself; refused, because something in its settings or around it is wrong; lost
+    with its process or machine; stopped, because it was asked to."""
 
-    how: Literal["done", "failed", "lost", "stopped"]
+    how: Literal["done", "failed", "refused", "lost", "stopped"]
     reason: str = ""
 
 
@@ -32,10 +34,14 @@ class Process:
     """A running program, with its output in a log file that grows with each try."""
 
     def __init__(self, request: Request, log: Path, env: Mapping[str, str], where: str):
-        log.parent.mkdir(parents=True, exist_ok=True)
         self.log = log
         self._asked = False
-        with open(log, "ab") as stream:
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            stream = open(log, "ab")  # noqa: SIM115 (closed below)
+        except OSError as error:
+            raise UserError(f"{log}: cannot be written: {in_words(error)}") from error
+        with stream:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             stream.write(f"--- {now} on {where}\n".encode())
             stream.flush()
@@ -72,7 +78,8 @@ class Process:
         if number > 0:
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             return Ended("lost", f"ended by {name}" + (" (out of memory?)" if number == signal.SIGKILL else ""))
-        return Ended("failed", self.last_line() or f"exit code {code}")
+        how: Literal["failed", "refused"] = "refused" if code == UserError.exit_code else "failed"
+        return Ended(how, self.last_line() or f"exit code {code}")
 
     def last_line(self) -> str:
         """The last thing that this try said."""
@@ -96,11 +103,3 @@ class Process:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def wait_for(process: Process, interval: float = 0.1) -> Ended:
-    while True:
-        ended = process.poll()
-        if ended is not None:
-            return ended
-        time.sleep(interval)

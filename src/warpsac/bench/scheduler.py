@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from warpsac.bench.process import Ended
 from warpsac.bench.programs import Job
@@ -32,8 +32,9 @@ class Launcher(Protocol):
 class Scheduler:
     """Waiting, running, finished and failed programs.
 
-    A failed program is tried again `retries` times, after everything else that waits. One that was lost (killed,
-    or its machine gone) does not use up a try if it has saved further steps: it goes on from there.
+    A failed program is tried again `retries` times, after everything else that waits, and seed by seed: what one
+    seed met, or memory that was too small for all of them, is then no harm to the others. One that was lost
+    (killed, or its machine gone) does not use up a try if it has saved further steps: it goes on from there.
     """
 
     def __init__(
@@ -83,12 +84,15 @@ class Scheduler:
             self._say(f"lost: {job}: {job.reason}; it goes on from its last checkpoint")
             return
         job.tries += 1
-        outcome: Literal["lost", "failed"] = "lost" if ended.how == "lost" else "failed"
-        self._say(f"{outcome} (try {job.tries} of {1 + self.retries}): {job}: {job.reason}")
-        if job.tries <= self.retries:
-            self.waiting.append(job)
-        else:
+        how = "lost" if ended.how == "lost" else "failed"
+        self._say(f"{how} (try {job.tries} of {1 + self.retries}): {job}: {job.reason}")
+        if job.tries > self.retries:
             self.failed.append(job)
+        elif ended.how == "failed":
+            left = [state.seed for state in states if state.status != "finished"]
+            self.waiting += [Job(job.cell, (seed,), job.tries, job.reason) for seed in left]
+        else:
+            self.waiting.append(job)
 
     def stop(self) -> None:
         """Ask all programs to save and end, wait until they have, and take note of what they reached."""
