@@ -28,7 +28,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "policy fused resuming report",
         "loop",
         "host_loop fused_loop",
-        "training play",
+        "training play task_list",
         "bench",
         "api cli",
         "warpsac",

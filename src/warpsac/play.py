@@ -22,7 +22,6 @@ from warpsac.policy import LoadedPolicy, require_fit
 from warpsac.viewer.painter import image_of
 
 # Families that only MuJoCo can draw.
-_MUJOCO_DRAWN = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
 _TRY_GL = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
 
 
@@ -123,7 +122,7 @@ def _drawable(task: str, config: EnvConfig | None) -> envs.HostEnv:
         gl = find_gl()
         if gl is not None:
             os.environ["MUJOCO_GL"] = gl
-        elif envs.lookup(task).family in _MUJOCO_DRAWN:
+        elif envs.lookup(task).family in envs.MUJOCO_FAMILIES:
             raise UserError(
                 "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
                 "gives MuJoCo software rendering"

@@ -16,7 +16,7 @@ import numpy as np
 
 from warpsac.config import EnvConfig
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.tasks import EXTRAS, Regime, Task, find, playground_names, suggestions
+from warpsac.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
 from warpsac.types import ObsViews, Restart, StepResult
 
 if TYPE_CHECKING:
@@ -151,12 +151,17 @@ class NativeEnv(Protocol):
 FAMILIES = {
     "mujoco": "warpsac.envs.gym",
     "gymnasium": "warpsac.envs.gym",
+    "dmc": "warpsac.envs.dmc",
+    "myosuite": "warpsac.envs.myosuite",
+    "humanoidbench": "warpsac.envs.humanoidbench",
     "playground": "warpsac.envs.playground",
     "probe": "warpsac.envs.probe",
     "probe-native": "warpsac.envs.probe_native",
 }
 # Families whose simulator is compiled with the learner: their environments are `NativeEnv`s.
 NATIVE_FAMILIES = ("playground", "probe-native")
+# Families whose pictures MuJoCo draws.
+MUJOCO_FAMILIES = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
 
 
 @dataclass(frozen=True)
@@ -170,7 +175,7 @@ class Target:
     @property
     def regime(self) -> Regime | None:
         if self.task is None:
-            return "abundant" if self.family == "playground" else None
+            return SUITES.get(self.family)
         return self.task.regime
 
     @property
@@ -196,15 +201,17 @@ def lookup(name: str) -> Target:
         if name in probe.TASKS:
             return Target(name, "probe", None)
         raise UserError(f"unknown task '{name}'; probe tasks: {', '.join(probe.TASKS)}")
+    in_suite = find_in_suites(name)
+    if in_suite is not None:
+        return Target(in_suite[1], in_suite[0], None)
     from warpsac.envs import gym
 
     if gym.is_registered(name):
         return Target(name, "gymnasium", None)
-    if name in playground_names():
-        return Target(name, "playground", None)
     module, _, bare = name.rpartition(":")
     prefix = f"{module}:" if module else ""
-    own = [f"{prefix}{near}" for near in suggestions(bare, gym.registered_ids())]
+    others = gym.registered_ids() + [known for family in SUITES for known in suite_names(family)]
+    own = [f"{prefix}{near}" for near in suggestions(bare, others)]
     near = list(dict.fromkeys(own if module else suggestions(name) + own))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     raise UserError(f"unknown task '{name}': {hint}")

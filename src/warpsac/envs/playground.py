@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import Command, EnvSpec, Scene, drawing
+from warpsac.envs import Command, EnvSpec, Scene
+from warpsac.envs.drawing import Picture
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import Array, ObsViews, StepResult
@@ -86,7 +87,7 @@ class PlaygroundEnvs:
         self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
         observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
         self._asymmetric = isinstance(observation, dict)
-        self._renderer: Any = None
+        self._picture: Picture | None = None
         self._drawn: Any = None
         self.spec = EnvSpec(
             task=task,
@@ -154,15 +155,9 @@ class PlaygroundEnvs:
     def image(self, state: State, height: int = 480, width: int = 640) -> np.ndarray:
         """What environment 0 looks like, [height, width, 3]."""
         model, data = self.scene(state)
-        if self._renderer is None:
-            import mujoco
-
-            drawing.gl_context()
-            drawing.enlarge_buffer(model, width, height)
-            self._renderer = mujoco.Renderer(model, height, width)
-        named = [model.camera(i).name for i in range(model.ncam)]
-        self._renderer.update_scene(data, camera="track" if "track" in named else (0 if named else -1))
-        return self._renderer.render()
+        if self._picture is None:
+            self._picture = Picture(model, ["track"], height, width)
+        return self._picture.draw(data)
 
     def scene(self, state: State) -> Scene:
         """Environment 0 as plain MuJoCo data; the next call overwrites it."""
@@ -232,6 +227,18 @@ class PlaygroundEnvs:
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
     return PlaygroundEnvs(name, num_envs, config)
+
+
+def missing(config: EnvConfig) -> str | None:
+    """What the benchmark's tasks need beside the packages, and cannot be used before it is fetched: meshes."""
+    from importlib.util import find_spec
+
+    package = find_spec("mujoco_playground")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    fetched = any((Path(folder) / "external_deps" / "mujoco_menagerie").is_dir() for folder in folders)
+    if fetched or config.menagerie or os.environ.get(MENAGERIE_VARIABLE):
+        return None
+    return f"needs mujoco_menagerie: set {MENAGERIE_VARIABLE} (docs/simulators.md)"
 
 
 def _load(task: str, config: EnvConfig, impl: str) -> Any:
