@@ -339,6 +339,13 @@ def test_options_that_cannot_be(
     assert message in capsys.readouterr().err
 
 
+def test_ray_is_an_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    suite = write_suite(tmp_path / "mine.yaml", ["probe-point"])
+    assert cli.main(["bench", str(suite), "--out", str(tmp_path / "out"), "--launcher", "ray"]) == 2
+    assert "the Ray launcher needs the ray extra: pip install 'warpsac[ray]'" in capsys.readouterr().err
+
+
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench"]) == 0
     assert "ablation-swd       24 cells,  120 runs" in capsys.readouterr().out

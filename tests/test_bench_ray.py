@@ -18,6 +18,7 @@ from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import state_of
 from warpsac.bench.worker import make_request
+from warpsac.errors import UserError
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpsac[ray]'")
 
@@ -41,6 +42,21 @@ def cluster() -> Iterator[Any]:
         if ray.is_initialized():
             ray.shutdown()
         made.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", r"no Ray cluster at 127\.0\.0\.1:1 \("),
+        ("here:there", "no Ray cluster at here:there"),
+        ("ray://head:10001", "start the bench on a machine of the cluster, with auto or HOST:PORT"),
+    ],
+)
+def test_no_cluster_there(tmp_path: Path, address: str, message: str) -> None:
+    from warpsac.bench.on_ray import RayLauncher
+
+    with pytest.raises(UserError, match=message):
+        RayLauncher(tmp_path, lambda job: make_request(tmp_path, job.cell.config, job.seeds, []), address)
 
 
 def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:

@@ -66,7 +66,8 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
     assert main("trian") == 2
-    assert "unknown command 'trian'; commands: train, eval, play, bench, report, tasks, check-env" in capsys.readouterr().err
+    commands = "train, eval, play, bench, report, tasks, check-env"
+    assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "play", "report", "tasks", "check-env"])

@@ -99,6 +99,21 @@ def _is_off(switch: Any) -> bool:
         return False
 
 
+def _require_answer(address: str | None) -> None:
+    """Ray itself tries for minutes to reach a cluster that is not there."""
+    if address is None or ":" not in address:
+        return
+    if "://" in address:
+        raise UserError(
+            f"ray_address = '{address}': start the bench on a machine of the cluster, with auto or HOST:PORT"
+        )
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"no Ray cluster at {address} ({error})") from None
+
+
 @dataclass
 class _Task:
     job: Job
@@ -127,6 +142,7 @@ class RayLauncher:
         self._gather = gather
         self._own = not ray.is_initialized()
         if self._own:
+            _require_answer(address)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="warpsac-bench")
