@@ -75,13 +75,16 @@ lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt
 	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
 	$(COMPILE) --upgrade --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
+	$(COMPILE) --upgrade --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
+	  --output-file requirements/ray.txt
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-$(SIMULATORS): requirements/simulators.txt $(STAMP)
-	@echo "installing the simulators that the tests need"
+$(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
+	@echo "installing the simulators, and Ray, that the tests need"
+	@$(BIN)/python -m pip install --quiet --requirement requirements/ray.txt
 	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt
 	@touch $@
 

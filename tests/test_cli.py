@@ -66,13 +66,13 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
     assert main("trian") == 2
-    assert (
-        "unknown command 'trian'; commands: train, eval, play, export, sim2sim, report, tasks, check-env"
-        in capsys.readouterr().err
-    )
+    commands = "train, eval, play, export, sim2sim, bench, report, tasks, check-env"
+    assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "play", "export", "sim2sim", "report", "tasks", "check-env"])
+@pytest.mark.parametrize(
+    "command", ["train", "eval", "play", "export", "sim2sim", "bench", "report", "tasks", "check-env"]
+)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command, "--help") == 0
     out = capsys.readouterr().out

@@ -24,11 +24,12 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "losses",
         "sac",
         "interaction",
-        "engine rundir evaluate viewer",
+        "engine rundir evaluate viewer settings plan",
         "policy fused resuming report",
         "loop",
         "host_loop fused_loop",
         "training play task_list export",
+        "bench",
         "api cli",
         "warpsac",
     )

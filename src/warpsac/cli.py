@@ -1,9 +1,10 @@
-"""The command line: train, eval, play, export, sim2sim, report, tasks, check-env."""
+"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, check-env."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ usage: warpsac COMMAND ...
   play RUN                a video of a trained policy; --viewer: in the browser; --agent random TASK: untrained
   export RUN              a trained policy as an ONNX file with all that a robot needs to know
   sim2sim POLICY.onnx     run an exported policy alone on plain MuJoCo
+  bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in ones
   report FOLDER           learning curves and tables of all runs in a folder, as a page
   tasks                   list the benchmark tasks; --check tries those that can run here
   check-env ID            tell whether your own environment fits, and what is wrong with it
@@ -112,9 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "eval": _eval,
         "play": _play,
-        "export": _export,
-        "sim2sim": _sim2sim,
-        "report": _report,
+        "export": _command_of("export", "ExportOptions"),
+        "sim2sim": _command_of("sim2sim", "Sim2SimOptions"),
+        "bench": _command_of("bench", "BenchOptions"),
+        "report": _command_of("report", "ReportOptions"),
         "tasks": _tasks,
         "check-env": _check_env,
     }
@@ -300,22 +303,14 @@ def _play(words: list[str]) -> int:
     return 0
 
 
-def _export(words: list[str]) -> int:
-    from warpsac.export.command import ExportOptions, command
+def _command_of(name: str, options: str) -> Callable[[list[str]], int]:
+    """A command that lives in a package of its own, imported when it is called."""
 
-    return command(_parse(ExportOptions, words, "export"))
+    def run(words: list[str]) -> int:
+        module: Any = importlib.import_module(f"warpsac.{name}.command")
+        return int(module.command(_parse(getattr(module, options), words, name)))
 
-
-def _sim2sim(words: list[str]) -> int:
-    from warpsac.sim2sim.command import Sim2SimOptions, command
-
-    return command(_parse(Sim2SimOptions, words, "sim2sim"))
-
-
-def _report(words: list[str]) -> int:
-    from warpsac.report.command import ReportOptions, command
-
-    return command(_parse(ReportOptions, words, "report"))
+    return run
 
 
 def _tasks(words: list[str]) -> int:
