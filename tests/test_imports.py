@@ -18,24 +18,25 @@ ROOT = Path(warpsac.__file__).parent
 ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "types errors files signals provenance",
+        "types errors files signals provenance ppo_config",
         "config tasks pytree runtime",
         "envs replay networks normalize episodes trackers checkpoint progress curve published seeds running",
-        "losses",
-        "sac",
+        "losses mlp",
+        "sac ppo",
         "interaction",
         "engine rundir evaluate viewer",
         "policy native resuming report",
-        "fused",
+        "fused ppo_engine",
         "loop",
         "host_loop fused_loop",
+        "ppo_loop",
         "training play",
         "api cli",
         "warpsac",
     )
 )
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
-LEARNERS = frozenset({"networks", "losses", "normalize", "sac"})
+LEARNERS = frozenset({"networks", "losses", "normalize", "sac", "mlp", "ppo"})
 
 
 def room_of(module: str) -> str:
