@@ -334,7 +334,7 @@ def learn_minibatch(
     rate = learner.rate
     if config.desired_kl > 0:
         rate = adapted_rate(rate, metrics["policy/kl"], config.desired_kl)
-    norm = optax.global_norm(gradient)
+    norm = jnp.sqrt(sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(gradient)))
     shorter = jnp.minimum(1.0, config.max_gradient_norm / jnp.maximum(norm, 1e-12))
     step, adam = ADAM.update(jax.tree.map(lambda g: shorter * g, gradient), learner.adam)
     networks = jax.tree.map(lambda p, s: p - rate * s, learner.networks, step)
