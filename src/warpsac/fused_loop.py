@@ -28,7 +28,7 @@ class FusedLoop(Loop):
         config = self.config
         self._check_settings()
         self.env = envs.make_native(config.task, config.env.num_envs, config.env)
-        self._evaluation_env = envs.make_native(config.task, config.eval.num_envs, config.env)
+        self._evaluation_env = envs.make_native(config.task, config.eval.num_envs, envs.for_episodes(config.env))
         self._compiled: set[str] = set()
         return self.env.spec
 
