@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import quick
 from runs import assert_same_run, rows_of, state_of
 from warpsac import checkpoint, envs, ppo, ppo_engine, rundir, training
 from warpsac.config import Config, from_json, override, resolve, to_json, validate
@@ -96,22 +97,21 @@ def test_it_finds_the_best_action(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_drives_the_point_home_on_both_kinds_of_simulator(tmp_path: Path) -> None:
+def test_it_drives_the_point_home(tmp_path: Path) -> None:
+    """With a critic that sees more than the actor."""
     settings: dict[str, Any] = {
-        "total_steps": 30_000,
+        "total_steps": 20_480,
         "env": {"num_envs": 8},
         "ppo": {"rollout_steps": 64, "epochs": 10, "minibatches": 8, "actor_hidden": (32,), "critic_hidden": (32,)},
-        "eval": {"every": 0, "episodes": 8, "num_envs": 8},
+        "eval": {"every": 20_480, "episodes": 8, "num_envs": 8},
         "checkpoint": {"every": 0},
+        "log": {"every": 2560},
     }
-    for config in (tiny(tmp_path, **settings), native(tmp_path, **settings)):
-        (run,) = training.train(dataclasses.replace(config, stop_at=512)).runs
-        before = rows_of(run)[-1]
-        training.resume([run], stop_at=30_000)
-        after = rows_of(run)[-1]
-        assert before["eval/return"] < -8
-        assert after["eval/return"] > -4
-        assert after["eval/success"] == 1
+    rows = rows_of(training.train(native(tmp_path, **settings)).runs[0])
+    before, after = (row for row in rows if row["kind"] == "eval")
+    assert before["eval/return"] < -8
+    assert after["eval/return"] > -4
+    assert after["eval/success"] == 1
 
 
 # --- seeds
@@ -139,7 +139,7 @@ def test_a_seed_in_company_is_the_seed_alone() -> None:
 
 
 def test_a_stretch_of_iterations_equals_them_one_by_one() -> None:
-    whole, parts = make_engine((4, 5)), make_engine((4, 5))
+    whole, parts = make_engine((2,)), make_engine((2,))
     whole.advance(0, 15)
     for start in (0, 5, 10):
         parts.advance(start, 5)
@@ -152,7 +152,7 @@ def test_the_rollout_of_the_program_is_the_rollout_taken_step_by_step() -> None:
     engine = make_engine((1,))
     env, setup, keys = engine.env, engine.setup, engine.keys
     (state, _, counter, _), policy = engine.arguments(0, 1), engine.learner.policy
-    _, rollout = jax.jit(lambda s: ppo_engine.collect(setup, env, s, keys, counter))(state)
+    _, rollout = quick.jit(lambda s: ppo_engine.collect(setup, env, s, keys, counter))(state)
     env_state, obs = jax.tree.map(lambda x: x[0], (state.env, state.obs))
     for t in range(5):
         action = ppo_engine.act(setup, policy, obs[None], keys, jnp.int32(t))[0]
