@@ -21,7 +21,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "types errors files signals provenance ppo_config",
         "config tasks pytree runtime",
         "envs replay networks normalize episodes trackers checkpoint progress curve published seeds running",
-        "losses mlp",
+        "losses mlp ppo_losses",
         "sac ppo",
         "interaction",
         "engine rundir evaluate viewer",
@@ -36,7 +36,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     )
 )
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
-LEARNERS = frozenset({"networks", "losses", "normalize", "sac", "mlp", "ppo"})
+LEARNERS = frozenset({"networks", "losses", "normalize", "sac", "mlp", "ppo", "ppo_losses"})
 
 
 def room_of(module: str) -> str:

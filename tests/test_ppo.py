@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import quick
-from warpsac import normalize, ppo
+from warpsac import normalize, ppo, ppo_losses
 from warpsac.mlp import init_mlp, mlp_apply
 from warpsac.ppo import Agent, Networks, Rollout, Samples
 from warpsac.ppo_config import PpoConfig
@@ -91,7 +91,7 @@ def test_advantages_by_hand() -> None:
     """Two steps before a truncation, bootstrapped from V' = 3; then a step that goes on to V' = 2."""
     column = lambda *numbers: jnp.asarray(numbers, jnp.float32)[:, None]
     flags = lambda *numbers: jnp.asarray(numbers, bool)[:, None]
-    found = ppo.advantages(
+    found = ppo_losses.advantages(
         column(1, 2, 4), column(5, 6, 1), column(6, 3, 2), flags(0, 1, 0), flags(0, 0, 0), gamma=0.5, decay=0.5
     )
     # deltas: 1 + 3 - 5 = -1; 2 + 1.5 - 6 = -2.5; 4 + 1 - 1 = 4. The second ends its episode.
@@ -151,10 +151,10 @@ def test_divergence_and_density_are_those_of_scipy() -> None:
     old, new = stats.norm(0.3, 0.5), stats.norm(-0.2, 0.8)
     wanted, _ = integrate.quad(lambda x: old.pdf(x) * (old.logpdf(x) - new.logpdf(x)), -6, 6)
     logs = [jnp.array([math.log(std)]) for std in (0.5, 0.8)]
-    kl = ppo.divergence(jnp.array([0.3]), logs[0], jnp.array([-0.2]), logs[1])
+    kl = ppo_losses.divergence(jnp.array([0.3]), logs[0], jnp.array([-0.2]), logs[1])
     assert float(kl) == pytest.approx(wanted, rel=1e-5)
-    assert float(ppo.log_density(jnp.array([0.3]), logs[0], jnp.array([1.1]))) == pytest.approx(old.logpdf(1.1))
-    assert float(ppo.entropy(logs[0])) == pytest.approx(old.entropy())
+    assert float(ppo_losses.log_density(jnp.array([0.3]), logs[0], jnp.array([1.1]))) == pytest.approx(old.logpdf(1.1))
+    assert float(ppo_losses.entropy(logs[0])) == pytest.approx(old.entropy())
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_divergence_and_density_are_those_of_scipy() -> None:
     ],
 )  # fmt: skip
 def test_the_rate_follows_the_change_of_the_policy(rate: float, kl: float, wanted: float) -> None:
-    assert float(ppo.adapted_rate(jnp.float32(rate), jnp.float32(kl), 0.01)) == pytest.approx(wanted, rel=1e-6)
+    assert float(ppo_losses.adapted_rate(jnp.float32(rate), jnp.float32(kl), 0.01)) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_the_first_minibatch_finds_the_policy_that_acted() -> None:
