@@ -1,4 +1,4 @@
-"""The benchmark of the host loop, at a tiny size: what it prints adds up."""
+"""The benchmarks of the host loop and of PPO, at a tiny size: what they print adds up."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ import pytest
 
 from runs import tiny
 
-FILE = Path(__file__).parents[1] / "benchmarks" / "host_loop.py"
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+def load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
 def host_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The benchmark with tiny networks."""
-    spec = importlib.util.spec_from_file_location("host_loop_benchmark", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load("host_loop")
 
     def configuration(asked: Any, seeds: int, out: str) -> Any:
         env = {"num_envs": asked.num_envs, "workers": asked.workers}
@@ -50,3 +55,12 @@ def test_one_seed_against_two(host_loop: Any, capsys: pytest.CaptureFixture[str]
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
     assert lines["environments"] == "3 in 2 worker processes (env.workers = 2)"
     assert "ratio" not in lines
+
+
+def test_an_iteration_of_ppo(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--json --task probe-native --profile demo --num-envs 4 --iterations 1 --rounds 1"
+    load("ppo").main(words.split())
+    row = json.loads(capsys.readouterr().out)
+    assert (row["task"], row["rollout_steps"], row["updates"], row["minibatch"]) == ("probe-native", 64, 80, 32)
+    assert min(row["iteration_ms"], row["rollout_ms"], row["update_ms"]) > 0
+    assert row["steps_per_second"] == pytest.approx(1e3 * 64 * 4 / row["iteration_ms"], rel=0.01)

@@ -112,14 +112,20 @@ OTHER_VALUES: dict[str, Any] = {
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "checkpoint.replay": "never",
-    "log.wandb_project": "project",
+    "log.wandb_project": "project", "ppo.rollout_steps": 72, "ppo.minibatches": 9, "ppo.compute": "bfloat16",
+    "ppo.actor_hidden": (7, 8), "ppo.critic_hidden": (9,), "ppo.entropy_weight": 0.5, "ppo.desired_kl": 0.5,
 }  # fmt: skip
+FOREIGN = {
+    "sac": ("ppo.",),
+    "ppo": ("replay.", "learner.", "learning_starts", "updates_per_step", "overlap"),
+}
 
 
-def test_every_setting_can_be_set() -> None:
-    wanted, words = {}, []
-    for name, default in _fields(config_of("probe-point")).items():
-        if name in ("task", "variant", "profile", "learner.blocks"):
+@pytest.mark.parametrize("algo", FOREIGN)
+def test_every_setting_can_be_set(algo: str) -> None:
+    wanted, words = {}, ["--algo", algo]
+    for name, default in _fields(config_of("probe-point", *words)).items():
+        if name in ("task", "variant", "profile", "algo", "learner.blocks") or name.startswith(FOREIGN[algo]):
             continue  # they set others
         if name in OTHER_VALUES:
             value = OTHER_VALUES[name]

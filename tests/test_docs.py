@@ -77,7 +77,9 @@ def test_functions_of_the_algorithm_exist():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_that_are_named_exist(page: Path):
-    for section, name in re.findall(r"[`-](env|replay|learner|eval|checkpoint|log)\.([a-z_-]+)", page.read_text()):
+    for section, name in re.findall(
+        r"[`-](env|replay|learner|ppo|eval|checkpoint|log)\.(?!py`)([a-z_-]+)", page.read_text()
+    ):
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert name.replace("-", "_") in fields, f"{section}.{name}"
 

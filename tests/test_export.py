@@ -17,7 +17,7 @@ import pytest
 
 import walker
 from runs import tiny
-from warpsac import cli, contract, envs, networks, sac, training
+from warpsac import cli, contract, envs, networks, ppo, sac, training
 from warpsac.config import LearnerConfig
 from warpsac.contract import Robot
 from warpsac.envs.robots import Deployment, SceneFiles
@@ -25,6 +25,7 @@ from warpsac.errors import UserError
 from warpsac.export import command, network
 from warpsac.export.command import export
 from warpsac.policy import LoadedPolicy, load_policy
+from warpsac.ppo_config import PpoConfig
 from warpsac.sim2sim.policy import Policy, open_session
 from warpsac.types import ObsViews
 
@@ -74,6 +75,24 @@ def test_the_network_is_the_policy(blocks: int, projection: bool, compute: Any) 
     assert command.largest_difference(built(policy), policy, obs) < 1e-5
     spread = np.ptp(command.exact_actions(policy, obs), axis=0)
     assert spread.min() > 0.1
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_the_baselines_network_is_its_policy(compute: Any) -> None:
+    """Of PPO, which sees the first six of nine numbers and acts within [-3, 1]."""
+    agent = ppo.Agent(PpoConfig(actor_hidden=(16, 8), compute=compute), ObsViews(9, 6), 3)
+    rng = np.random.default_rng(0)
+    own = ppo.init_policy(agent, rng)
+    moved = jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.4 * rng.normal(size=leaf.shape), jnp.float32), own.actor)
+    seen = own.obs._replace(mean=jnp.arange(9.0), var=jnp.linspace(0.5, 4.0, 9))
+    info = {"action_low": [-3.0] * 3, "action_high": [1.0] * 3}
+    policy = LoadedPolicy(agent, own._replace(actor=moved, obs=seen), 0, info)
+    obs = (np.arange(6.0) + rng.normal(size=(50, 6))).astype(np.float32)
+    content = network.build(command.actor_of(policy), [-3.0] * 3, [1.0] * 3, {})
+    assert command.largest_difference(content, policy, obs) < 1e-5
+    actions = command.exact_actions(policy, obs)
+    assert np.ptp(actions, axis=0).min() > 0.3
+    assert (np.abs(actions) == 1).any()  # some are clipped
 
 
 def test_the_network_by_the_slow_way() -> None:

@@ -15,7 +15,8 @@ import quick
 from warpsac import interaction
 from warpsac.config import Config, EnvConfig, LearnerConfig, ReplayConfig
 from warpsac.envs import SimulatorFailed, probe_native
-from warpsac.fused import FusedEngine, reset_keys
+from warpsac.fused import FusedEngine
+from warpsac.native import reset_keys
 from warpsac.replay.ring import indices, random_words
 
 CONFIG = Config(

@@ -18,16 +18,18 @@ ROOT = Path(warpsac.__file__).parent
 ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "types errors files signals provenance",
+        "types errors files signals provenance ppo_config",
         "config tasks pytree runtime contract video",
-        "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim",
-        "losses",
-        "sac",
+        "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim seeds running",
+        "losses mlp ppo_losses",
+        "sac ppo",
         "interaction",
         "engine rundir evaluate viewer settings plan",
-        "policy fused resuming report",
+        "policy native resuming report",
+        "fused ppo_engine",
         "loop",
         "host_loop fused_loop",
+        "ppo_loop",
         "training play task_list export",
         "bench",
         "api cli",
@@ -35,7 +37,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     )
 )
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}
-LEARNERS = frozenset({"networks", "losses", "normalize", "sac"})
+LEARNERS = frozenset({"networks", "losses", "normalize", "sac", "mlp", "ppo", "ppo_losses"})
 
 
 def room_of(module: str) -> str:

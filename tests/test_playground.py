@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, tiny
-from warpsac import envs, play, rundir, tasks, training
-from warpsac.config import EnvConfig
+from warpsac import api, curve, envs, play, rundir, tasks, training
+from warpsac.config import EnvConfig, override
 from warpsac.errors import UserError
 
 pytest.importorskip("mujoco_playground")
@@ -169,3 +169,45 @@ def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest
     assert (views.obs_dim, views.critic_start) == (216, 0)
     assert env.native._config.push_config.enable is False
     assert playground.make("G1JoystickFlatTerrain", 2, EnvConfig(pushes=True)).native._config.push_config.enable is True
+
+
+@pytest.mark.slow
+def test_ppo_balances_the_pole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 200 to nearly all of the 1000 that a perfect balance earns; in one program with the simulator."""
+    monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)
+    config, _ = api.configure(
+        "CartpoleBalance",
+        algo="ppo",
+        out=str(tmp_path),
+        total_steps=250_000,
+        env={"num_envs": 32, "stagger": True},
+        ppo={
+            "rollout_steps": 32, "gamma": 0.995, "actor_hidden": (64, 64), "critic_hidden": (64, 64),
+            "compute": "float32",
+        },
+        eval={"every": 0, "episodes": 4, "num_envs": 4},
+        checkpoint={"every": 0},
+        log={"every": 320, "tensorboard": False},
+    )  # fmt: skip
+    (run,) = training.train(config).runs
+    rows = rundir.read_metrics(run)
+    assert rows[0]["episode/return"] < 400
+    assert rows[-1]["eval/length"] == 1000  # whole episodes, though those of training are staggered
+    assert rows[-1]["eval/return"] > 900
+
+
+def test_a_resumed_run_of_ppo_equals_the_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)
+    base, _ = api.configure(
+        "CartpoleBalance",
+        algo="ppo",
+        total_steps=120,
+        env={"num_envs": 3},
+        ppo={"rollout_steps": 4, "minibatches": 2, "actor_hidden": (8,), "critic_hidden": (8,)},
+        eval={"every": 0, "episodes": 2, "num_envs": 2},
+        log={"every": 8, "tensorboard": False},
+    )
+    (whole,) = training.train(override(base, {"out": str(tmp_path / "whole")})).runs
+    (parts,) = training.train(override(base, {"out": str(tmp_path / "parts"), "stop_at": 36})).runs
+    training.resume([parts], stop_at=120)
+    assert_same_run(parts, whole, extra_evaluations=[36])

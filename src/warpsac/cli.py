@@ -42,6 +42,7 @@ Train a policy on TASK, a benchmark task (see `warpsac tasks`) or any registered
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
+  warpsac train G1JoystickFlatTerrain --algo ppo
   warpsac train --config runs/HalfCheetah-v4-warpsac-l-seed1/config.json --seeds 4
   warpsac train --resume runs/HalfCheetah-v4-warpsac-l-seed1
 
@@ -201,6 +202,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
         num_envs=count,
         variant=_peek(options, "--variant"),
         profile=_peek(options, "--profile"),
+        algo=_peek(options, "--algo"),
     )
     config = _parse(Config, options, f"train {task or 'TASK'}", default=config, description=TRAIN_HELP)
     return validate(config), reason

@@ -18,7 +18,11 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from warpsac import ppo_config
 from warpsac.errors import ConfigError, UserError
+from warpsac.ppo_config import PpoConfig
+
+Algo = Literal["sac", "ppo"]
 
 # From this many environments on, a user's own task counts as data-abundant.
 ABUNDANT_ENVS = 64
@@ -156,8 +160,10 @@ class LogConfig:
 class Config:
     task: Annotated[str, tyro.conf.Suppress] = "InvertedDoublePendulum-v5"
     """A benchmark task (see `warpsac tasks`) or any registered gymnasium id (`module:Id` imports it)."""
+    algo: Algo = "sac"
+    """sac: this project's learners; ppo: the on-policy baseline, set by --ppo.*."""
     variant: str = "warpsac-l"
-    """What the three axes were set from: warpsac-l, warpsac-a, warpsac-norm-off or flashsac."""
+    """What the three axes were set from: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; ppo has one only."""
     profile: str = "cpu"
     """What the sizes were set from: cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (1,)
@@ -181,6 +187,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    ppo: PpoConfig = field(default_factory=PpoConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)
@@ -189,6 +196,11 @@ class Config:
     def end_step(self) -> int:
         """Environment steps after which training ends."""
         return self.total_steps if self.stop_at is None else min(self.stop_at, self.total_steps)
+
+    @property
+    def stride(self) -> int:
+        """Interactions that are made in one piece: rows, evaluations and checkpoints fall in between."""
+        return self.ppo.rollout_steps if self.algo == "ppo" else 1
 
     @property
     def warmup_interactions(self) -> int:
@@ -259,6 +271,36 @@ PROFILES: dict[str, Config] = {
 FAMILY_PROFILES = {name: name for name in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")}
 
 
+PPO: Algo = "ppo"  # the algorithm, and the one variant that it has
+
+
+def ppo_profile(name: str) -> Config:
+    """The sizes of a profile for PPO: its discount and number format, far more steps, no replay."""
+    base = PROFILES[name]
+    config = dataclasses.replace(
+        base, algo=PPO, variant=PPO, profile=name, learning_starts=0, updates_per_step=1,
+        replay=ReplayConfig(), learner=LearnerConfig(),
+    )  # fmt: skip
+    if name in ("cpu", "demo"):
+        ppo = ppo_config.small(steps=256, minibatches=32) if name == "cpu" else ppo_config.small(64, 8)
+        steps = base.total_steps if name == "cpu" else 100_000
+        return dataclasses.replace(
+            config, total_steps=steps, env=EnvConfig(num_envs=8), ppo=ppo, log=LogConfig(every=ppo.rollout_steps),
+            eval=dataclasses.replace(base.eval, every=steps // 10),
+            checkpoint=dataclasses.replace(base.checkpoint, every=steps // 10),
+        )  # fmt: skip
+    return dataclasses.replace(
+        config,
+        total_steps=200_000_000,
+        # Without staggered episodes thousands of robots would all begin anew in the same rollout.
+        env=EnvConfig(num_envs=4096, stagger=True),
+        ppo=PpoConfig(gamma=base.learner.gamma, compute=base.learner.compute),
+        eval=dataclasses.replace(base.eval, every=10_000_000),
+        checkpoint=dataclasses.replace(base.checkpoint, every=10_000_000),
+        log=LogConfig(every=120),
+    )
+
+
 def default_variant(regime: Literal["limited", "abundant"]) -> str:
     """The variant of a task for which none was named."""
     return "warpsac-l" if regime == "limited" else "warpsac-a"
@@ -272,8 +314,11 @@ def resolve(
     num_envs: int | None = None,
     variant: str | None = None,
     profile: str | None = None,
+    algo: str | None = None,
 ) -> tuple[Config, str]:
     """The config of a task, and one line that says which variant was chosen and why."""
+    if algo is not None and algo not in typing.get_args(Algo):
+        raise ConfigError("algo", algo, f"must be one of {', '.join(typing.get_args(Algo))}")
     if profile is not None and profile not in PROFILES:
         raise ConfigError("profile", profile, f"must be one of {', '.join(PROFILES)}")
     if regime is None:
@@ -284,6 +329,11 @@ def resolve(
         source = f"{task} of the {family} family"
     if profile is None:
         profile = FAMILY_PROFILES.get(family or "", "cpu" if regime == "limited" else "mjlab")
+    if PPO in (algo, variant):
+        if algo not in (PPO, None) or variant not in (PPO, None):
+            raise ConfigError("variant", variant, _one_variant(variant))
+        config = dataclasses.replace(ppo_profile(profile), task=task)
+        return _with_envs(config, num_envs), f"{PPO}: the on-policy baseline, as asked"
     if variant is None:
         variant = default_variant(regime)
         reason = f"variant {variant}: data-{regime} regime ({source})"
@@ -300,9 +350,35 @@ def resolve(
         replay=base.replay if axes.swd else dataclasses.replace(base.replay, decay_steps=0),
         learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
     )
-    if num_envs is not None:
-        config = dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=num_envs))
-    return config, reason
+    return _with_envs(config, num_envs), reason
+
+
+def _with_envs(config: Config, num_envs: int | None) -> Config:
+    if num_envs is None:
+        return config
+    return dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=num_envs))
+
+
+def _one_variant(variant: str | None) -> str:
+    if variant == PPO:
+        return "goes with --algo ppo, not with --algo sac"
+    return "belongs to --algo sac: leave it out with --algo ppo"
+
+
+def _check_algorithm(config: Config, check: Any) -> None:
+    """A setting of the other algorithm has no effect: whoever gave it is told."""
+    if config.algo == PPO:
+        check("variant", config.variant == PPO, _one_variant(config.variant))
+        foreign: dict[str, Any] = {"replay": ReplayConfig(), "learner": LearnerConfig()}
+        for path, value in (("learning_starts", 0), ("updates_per_step", 1), ("overlap", True)):
+            check(path, getattr(config, path) == value, "has no effect with algo ppo: leave it out")
+    else:
+        check("variant", config.variant in VARIANTS, f"must be one of {', '.join(VARIANTS)}")
+        foreign = {PPO: PpoConfig()}
+    for section, usual in foreign.items():
+        for name in (entry.name for entry in dataclasses.fields(usual)):
+            same = getattr(getattr(config, section), name) == getattr(usual, name)
+            check(f"{section}.{name}", same, f"has no effect with algo {config.algo}: leave it out")
 
 
 def _expanded(config: Config) -> Config:
@@ -334,7 +410,8 @@ def validate(config: Config) -> Config:
         check(path, value >= low, f"must be at least {low}")
 
     replay, learner = config.replay, config.learner
-    check("variant", config.variant in VARIANTS, f"must be one of {', '.join(VARIANTS)}")
+    check("algo", config.algo in typing.get_args(Algo), f"must be one of {', '.join(typing.get_args(Algo))}")
+    _check_algorithm(config, check)
     check("profile", config.profile in PROFILES, f"must be one of {', '.join(PROFILES)}")
     check("seeds", len(config.seeds) > 0, "must name at least one seed")
     check("seeds", len(set(config.seeds)) == len(config.seeds), "must not name a seed twice")
@@ -357,6 +434,9 @@ def validate(config: Config) -> Config:
           "must be a plain folder name without '/'")  # fmt: skip
     check("total_steps", config.total_steps >= config.env.num_envs,
           f"must be at least one interaction of env.num_envs = {config.env.num_envs}")  # fmt: skip
+    if config.algo == PPO:
+        ppo_config.check_ranges(config.ppo, config.env.num_envs, check)
+        return config
     check("total_steps", config.total_steps > config.learning_starts,
           f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip
     need = (replay.n_step + 1) * config.env.num_envs

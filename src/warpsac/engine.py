@@ -7,7 +7,7 @@ Replay is on the device or in host memory; both give the same batches.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac import interaction, normalize, pytree, sac
+from warpsac import interaction, normalize, sac
 from warpsac.envs import HostStep
 from warpsac.interaction import Setup
 from warpsac.replay import HostRing
@@ -23,6 +23,7 @@ from warpsac.replay import ring as device_ring
 from warpsac.replay.age import effective_length
 from warpsac.replay.memory import Placement
 from warpsac.replay.snapshot import join_seeds, take_seed
+from warpsac.seeds import Groups, SeedEngine, mean_rows, stacked
 from warpsac.types import Array, Batch
 
 Program = Any  # a function under jax.jit
@@ -73,19 +74,18 @@ def compile_programs(setup: Setup) -> Programs:
     )
 
 
-class Engine:
+class Engine(SeedEngine):
+    STATE = ("exploration", "scale", "sums")
+    keeps_replay = True
+
     def __init__(self, setup: Setup, seeds: tuple[int, ...], placement: Placement, first_obs: np.ndarray):
         self.setup = setup
         self.placement = placement
         self.programs = compile_programs(setup)
         self.keys = interaction.make_keys(seeds)
-        self.updates = 0  # learner updates made, as the host counts them
+        self.updates = 0
         self.stored = 0  # interactions in the ring since it was created
         self._count_at_last_learn = 0
-
-        def stacked(parts: list[Any]) -> Any:
-            return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
-
         self.learner = stacked([sac.init_learner(setup.agent, seed) for seed in seeds])
         self.exploration = stacked([sac.init_exploration(setup.agent, setup.ring.num_envs) for _ in seeds])
         self.scale = stacked([normalize.init(setup.ring.num_envs) for _ in seeds])
@@ -148,37 +148,26 @@ class Engine:
 
     # --- reading
 
-    def best_policy(self, seed: int) -> Callable[[np.ndarray], Array]:
-        """The deterministic policy of the seed at that position, as it is now."""
-        policy = self.programs.policy_of(self.learner.policy, np.int32(seed))
-        return lambda obs: self.programs.act_best(policy, obs)
-
     def read_metrics(self) -> list[dict[str, float]]:
         """Means of the learner's metrics since the last reading, and the health of replay, for each seed."""
         setup, ring = self.setup, self.replay_state
-        readings = (self.sums.totals, self.sums.counts, self.programs.reward_scale(self.scale))
-        (total, count, scale), stored, oldest = jax.device_get((readings, ring.count, ring.oldest))
+        readings = (self.sums, self.programs.reward_scale(self.scale))
+        (sums, scale), stored, oldest = jax.device_get((readings, ring.count, ring.oldest))
         self.sums = interaction.empty_sums(setup.seeds)
         ages = device_ring.available_ages(ring._replace(count=stored, oldest=oldest), setup.ring, np)
         reach = effective_length(setup.law, ages)
-        rows = []
-        for s in range(setup.seeds):
-            row = {name: float(total[name][s] / count[name][s]) for name in total if count[name][s] > 0}
+        rows = mean_rows(sums, setup.seeds)
+        for s, row in enumerate(rows):
             if "policy/entropy" in row:
                 row["policy/entropy_target"] = setup.agent.entropy_target
             row["reward/scale"] = float(scale[s])
             row["replay/transitions"] = int(ages[s]) * setup.ring.num_envs
             row["replay/effective_length"] = float(reach[s])
-            rows.append(row)
         return rows
 
     @property
     def replay_state(self) -> device_ring.Ring:
         return self.ring if self.placement == "device" else self.host_ring.state
-
-    def first_bad_updates(self) -> list[int]:
-        """For each seed the first update with a non-finite loss, or -1."""
-        return [int(index) for index in np.asarray(self.learner.first_bad)]
 
     def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray]:
         """The minibatch that an update of the recent past was made on, drawn again.
@@ -202,29 +191,17 @@ class Engine:
 
     # --- saving and restoring, one part for each seed
 
-    def snapshots(self, with_replay: bool) -> list[dict[str, dict[str, np.ndarray]]]:
-        """All state of each seed as named arrays; everything is fetched once, not seed by seed."""
-        state = {"exploration": self.exploration, "scale": self.scale, "sums": self.sums}
-        learner, state = jax.device_get((self.learner, state))
-        ring = jax.device_get(self.replay_state) if with_replay else None
-        parts = []
-        for s in range(self.setup.seeds):
-            groups = {
-                name: pytree.flatten(jax.tree.map(lambda leaf, s=s: leaf[s], tree))
-                for name, tree in (("policy", learner.policy), ("learner", learner), ("interaction", state))
-            }
-            if ring is not None:
+    def snapshots(self, with_replay: bool) -> list[Groups]:
+        parts = super().snapshots(with_replay)
+        if with_replay:
+            ring = jax.device_get(self.replay_state)
+            for s, groups in enumerate(parts):
                 groups["replay"] = take_seed(ring, self.setup.ring, s)
-            parts.append(groups)
         return parts
 
     def restore(self, parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], updates: int, where: str) -> None:
         """State of all seeds from their snapshots; replay only if every snapshot has it."""
-        self.learner = self._joined(self.learner, [part["learner"] for part in parts], where)
-        state = {"exploration": self.exploration, "scale": self.scale, "sums": self.sums}
-        state = self._joined(state, [part["interaction"] for part in parts], where)
-        self.exploration, self.scale, self.sums = state["exploration"], state["scale"], state["sums"]
-        self.updates = updates
+        super().restore(parts, updates, where)
         if all("replay" in part for part in parts):
             ring = join_seeds(self.setup.ring, [part["replay"] for part in parts], where)
             self.stored = int(ring.count)
@@ -233,9 +210,3 @@ class Engine:
                 self.ring = jax.tree.map(jnp.asarray, ring)
             else:
                 self.host_ring = HostRing(self.setup.ring, ring)
-
-    def _joined(self, template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
-        """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
-        one = jax.tree.map(lambda leaf: leaf[0], template)
-        trees = [pytree.restore(one, part, where) for part in parts]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)

@@ -9,42 +9,26 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from warpsac import interaction, pytree, sac
+from warpsac import interaction, sac
 from warpsac.config import EnvConfig
 from warpsac.engine import Engine
 from warpsac.envs import NativeEnv
-from warpsac.episodes import Episode
-from warpsac.evaluate import broken_evaluation
-from warpsac.interaction import Keys, MetricSums, Setup, over_seeds
+from warpsac.interaction import Keys, Setup
+from warpsac.native import NativeEngine
 from warpsac.normalize import RewardScale
 from warpsac.replay.ring import Ring
-from warpsac.sac import Exploration, Learner, Policy
-from warpsac.types import Array, StepResult
+from warpsac.running import Running, follow_episodes
+from warpsac.sac import Exploration, Learner
+from warpsac.seeds import MetricSums, over_seeds
+from warpsac.types import Array
 
 Mode = Literal["random", "policy", "learn"]  # warm-up, refill after resume, training
 MODES: tuple[Mode, ...] = ("random", "policy", "learn")
-
-
-class Running(NamedTuple):
-    """The training episodes: those running, and sums over those that ended since they were last read."""
-
-    total: Array  # float32 [S, N]
-    length: Array  # int32 [S, N]
-    success: Array  # bool [S, N]
-    ended: Array  # float32 [S]
-    ended_total: Array  # float32 [S]
-    ended_length: Array  # float32 [S]
-    ended_success: Array  # float32 [S]
-    faults: Array  # int32 [S], faulty steps of the whole run
-    faults_in_a_row: Array  # int32 [S, N], up to now
-    worst_row: Array  # int32 [S], the longest since it was last looked at
 
 
 class State(NamedTuple):
@@ -58,42 +42,6 @@ class State(NamedTuple):
     scale: RewardScale
     sums: MetricSums
     episodes: Running
-
-
-def no_episodes(seeds: int, num_envs: int) -> Running:
-    return Running(
-        total=jnp.zeros((seeds, num_envs), jnp.float32),
-        length=jnp.zeros((seeds, num_envs), jnp.int32),
-        success=jnp.zeros((seeds, num_envs), bool),
-        ended=jnp.zeros(seeds, jnp.float32),
-        ended_total=jnp.zeros(seeds, jnp.float32),
-        ended_length=jnp.zeros(seeds, jnp.float32),
-        ended_success=jnp.zeros(seeds, jnp.float32),
-        faults=jnp.zeros(seeds, jnp.int32),
-        faults_in_a_row=jnp.zeros((seeds, num_envs), jnp.int32),
-        worst_row=jnp.zeros(seeds, jnp.int32),
-    )
-
-
-def follow_episodes(running: Running, step: StepResult) -> Running:
-    total, length = running.total + step.reward, running.length + 1
-    success = running.success if step.success is None else running.success | step.success
-    ended = step.terminated | step.truncated
-    faulty = jnp.zeros_like(ended) if step.faulty is None else step.faulty
-    over = ended | faulty
-    in_a_row = jnp.where(faulty, running.faults_in_a_row + 1, 0)
-    return Running(
-        total=jnp.where(over, 0.0, total),
-        length=jnp.where(over, 0, length),
-        success=success & ~over,
-        ended=running.ended + ended.sum(1),
-        ended_total=running.ended_total + jnp.where(ended, total, 0.0).sum(1),
-        ended_length=running.ended_length + jnp.where(ended, length, 0).sum(1),
-        ended_success=running.ended_success + (ended & success).sum(1),
-        faults=running.faults + faulty.sum(1, dtype=jnp.int32),
-        faults_in_a_row=in_a_row,
-        worst_row=jnp.maximum(running.worst_row, in_a_row.max(1)),
-    )
 
 
 def interact(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
@@ -141,60 +89,7 @@ def advance(
     return jax.lax.fori_loop(0, rounds, body, state)
 
 
-class Played(NamedTuple):
-    """The first complete episode of each environment, [E]."""
-
-    total: Array  # float32
-    length: Array  # int32
-    success: Array  # bool
-    broken: Array  # int32, episodes in a row that a fault cut short; the limit: it was given up
-
-
-def run_episodes(agent: sac.Agent, env: NativeEnv, max_broken: int, policy: Policy, key: Array) -> Played:
-    """Play the first complete episode of each environment, under the best action.
-
-    An episode that ran away begins anew; an environment in which `max_broken` did so in a row is given up.
-    """
-    env_state, obs = env.reset(key)
-    count = env.spec.num_envs
-    nothing = Played(
-        total=jnp.zeros(count, jnp.float32),
-        length=jnp.zeros(count, jnp.int32),
-        success=jnp.zeros(count, bool),
-        broken=jnp.zeros(count, jnp.int32),
-    )
-
-    def going(carry: Any) -> Array:
-        return carry[2].any()
-
-    def one_step(carry: Any) -> Any:
-        env_state, obs, alive, played = carry
-        env_state, step = env.step(env_state, sac.best_action(agent, policy, obs))
-        faulty = jnp.zeros(count, bool) if step.faulty is None else step.faulty
-        begin = alive & faulty
-        success = played.success if step.success is None else played.success | (alive & step.success)
-        played = Played(
-            total=jnp.where(begin, 0.0, played.total + jnp.where(alive, step.reward, 0.0)),
-            length=jnp.where(begin, 0, played.length + alive),
-            success=success & ~begin,
-            broken=played.broken + begin,
-        )
-        alive = alive & ~(step.terminated | step.truncated) & (played.broken < max_broken)
-        return env_state, step.obs, alive, played
-
-    return jax.lax.while_loop(going, one_step, (env_state, obs, jnp.ones(count, bool), nothing))[3]
-
-
-def as_episodes(played: Played, has_success: bool) -> list[Episode]:
-    """One record for each environment."""
-    columns = zip(played.total, played.length, played.success, strict=True)
-    return [
-        Episode(i, float(total), int(length), bool(success) if has_success else None)
-        for i, (total, length, success) in enumerate(columns)
-    ]
-
-
-class FusedEngine(Engine):
+class FusedEngine(NativeEngine, Engine):
     """An `Engine` whose simulator is part of its programs."""
 
     def __init__(
@@ -205,20 +100,14 @@ class FusedEngine(Engine):
         evaluation_env: NativeEnv,
         max_broken: int = EnvConfig().max_faults,
     ):
-        self.env, self.evaluation_env, self._max_broken = env, evaluation_env, max_broken
-        reset = jax.jit(over_seeds(env.reset, len(seeds)))
-        # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
-        self.env_state, self.obs = jax.tree.map(jnp.copy, reset(reset_keys(seeds)))
+        self.place(seeds, env, evaluation_env, functools.partial(sac.best_action, setup.agent), max_broken)
         super().__init__(setup, seeds, "device", self.obs)
-        self.episodes = no_episodes(len(seeds), setup.ring.num_envs)
         self._used: set[tuple[Mode, int, int]] = set()
         self._advance: Any = jax.jit(
             functools.partial(advance, setup, env),
             static_argnames=("mode", "phase", "interactions"),
             donate_argnums=0,
         )
-        one = functools.partial(run_episodes, setup.agent, evaluation_env, max_broken)
-        self._evaluate = jax.jit(over_seeds(one, len(seeds)))
 
     def advance(self, counter: int, count: int, mode: Mode) -> None:
         """`count` interactions, the first of them number `counter`."""
@@ -257,58 +146,3 @@ class FusedEngine(Engine):
     def lower(self, mode: Mode) -> Any:
         """The program of a mode before compilation, to look into."""
         return self._advance.lower(*self._arguments(0, 1), **self._program(mode, period(self.setup)))
-
-    def evaluate(self, keys: Array) -> list[list[Episode]]:
-        """The first episode of each evaluation environment, for every seed."""
-        found = jax.device_get(self._evaluate(self.learner.policy, keys))
-        if found.broken.max() >= self._max_broken:
-            raise broken_evaluation(self.evaluation_env.spec.task, int(found.broken.max(0).argmax()), self._max_broken)
-        has_success = self.evaluation_env.spec.has_success
-        return [as_episodes(Played(*columns), has_success) for columns in zip(*found, strict=True)]
-
-    def longest_fault(self) -> int:
-        """The most faulty steps in a row of any environment since the last call."""
-        longest = int(np.asarray(self.episodes.worst_row).max())
-        self.episodes = self.episodes._replace(worst_row=jnp.zeros(self.setup.seeds, jnp.int32))
-        return longest
-
-    def read_episodes(self) -> list[dict[str, float]]:
-        """Metrics of the training episodes that ended since the last reading, for each seed."""
-        read = jax.device_get(self.episodes._replace(total=None, length=None, success=None, faults_in_a_row=None))
-        empty = no_episodes(self.setup.seeds, 1)
-        sums = ("ended", "ended_total", "ended_length", "ended_success")
-        self.episodes = self.episodes._replace(**{name: getattr(empty, name) for name in sums})
-        rows = []
-        for s, count in enumerate(read.ended):
-            row: dict[str, float] = {}
-            if count > 0:
-                row["episode/return"] = float(read.ended_total[s] / count)
-                row["episode/length"] = float(read.ended_length[s] / count)
-                if self.env.spec.has_success:
-                    row["episode/success"] = float(read.ended_success[s] / count)
-            rows.append(row | {"faults/count": int(read.faults[s])})
-        return rows
-
-    # --- saving and restoring
-
-    def snapshots(self, with_replay: bool) -> list[dict[str, dict[str, np.ndarray]]]:
-        parts = super().snapshots(with_replay)
-        state = jax.device_get((self.env_state, self.obs, self.episodes))
-        for s, groups in enumerate(parts):
-            env, obs, episodes = jax.tree.map(lambda leaf, s=s: leaf[s], state)
-            groups["env"] = pytree.flatten(env)
-            groups["episodes"] = pytree.flatten(episodes) | {"obs": obs}
-        return parts
-
-    def restore(self, parts: Sequence[Mapping[str, Mapping[str, np.ndarray]]], updates: int, where: str) -> None:
-        super().restore(parts, updates, where)
-        self.env_state = self._joined(self.env_state, [part["env"] for part in parts], where)
-        template = self.episodes._asdict() | {"obs": self.obs}
-        state = self._joined(template, [part["episodes"] for part in parts], where)
-        self.obs = state.pop("obs")
-        self.episodes = Running(**state)
-
-
-def reset_keys(seeds: tuple[int, ...]) -> Array:
-    """The stream that a run's environments begin from, apart from the learner's streams."""
-    return jnp.stack([jax.random.fold_in(jax.random.key(seed), 1000) for seed in seeds])

@@ -14,25 +14,27 @@ from warpsac.episodes import Episode
 from warpsac.errors import ConfigError, UserError
 from warpsac.evaluate import evaluation_seed
 from warpsac.fused import FusedEngine, Mode
-from warpsac.loop import Groups, Loop
+from warpsac.loop import Loop
+from warpsac.native import NativeEngine
+from warpsac.seeds import Groups
 from warpsac.signals import StopSignals
 
 
 class FusedLoop(Loop):
-    engine: FusedEngine
+    # What makes a GPU-sized task small enough for a CPU.
+    small = "--env.num-envs 8 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
 
     def make_simulator(self) -> envs.EnvSpec:
         config = self.config
         self._check_settings()
         self.env = envs.make_native(config.task, config.env.num_envs, config.env)
-        self._evaluation_env = envs.make_native(config.task, config.eval.num_envs, config.env)
+        self._evaluation_env = envs.make_native(config.task, config.eval.num_envs, envs.for_episodes(config.env))
         self._compiled: set[str] = set()
         return self.env.spec
 
     def _check_settings(self) -> None:
         """What this kind of loop cannot do, said before anything is compiled."""
         config, replay, episodes = self.config, self.config.replay, self.config.eval.episodes
-        small = "--env.num-envs 8 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
         if config.eval.num_envs != episodes:
             raise ConfigError("eval.num_envs", config.eval.num_envs, f"must equal eval.episodes = {episodes} here")
         if replay.placement == "host":
@@ -41,13 +43,13 @@ class FusedLoop(Loop):
         if wants_gpu and runtime.on_cpu():
             raise UserError(
                 f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
-                f"'warpsac[cuda]', or try it small on the CPU: {small} --eval.episodes 4 --eval.num-envs 4"
+                f"'warpsac[cuda]', or try it small on the CPU: {self.small} --eval.episodes 4 --eval.num-envs 4"
             )
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:
         return "device"
 
-    def make_engine(self) -> FusedEngine:
+    def make_engine(self) -> NativeEngine:
         self.progress.phase("compiling", "the simulator")
         return FusedEngine(self.setup, self.config.seeds, self.env, self._evaluation_env, self.config.env.max_faults)
 
@@ -88,7 +90,7 @@ class FusedLoop(Loop):
         events = [(now // config.log.every + 1) * config.log.every, -(-config.end_step // num_envs)]
         events += [crossing(every) for every in (config.eval.every, config.checkpoint.every) if every > 0]
         events += [change for change in (config.warmup_interactions, self.learning_from) if change > now]
-        return min(events) - now
+        return -(-(min(events) - now) // config.stride) * config.stride
 
     # --- metrics and evaluation
 

@@ -17,7 +17,8 @@ from warpsac.engine import Engine
 from warpsac.envs.host import SeedEnvs, reset_seed
 from warpsac.episodes import Episode, EpisodeLog
 from warpsac.errors import TrainingStopped
-from warpsac.loop import Groups, Loop
+from warpsac.loop import Loop
+from warpsac.seeds import Groups, SeedEngine
 from warpsac.signals import StopSignals
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class HostLoop(Loop):
         self._to_close.callback(made.close)
         return made
 
-    def make_engine(self) -> Engine:
+    def make_engine(self) -> SeedEngine:
         return Engine(self.setup, self.config.seeds, self.placement, self.obs)
 
     # --- the loop
@@ -57,14 +58,21 @@ class HostLoop(Loop):
         if overlap and t > self.learning_from:
             self.learn()
         action = np.asarray(action)
+        step = self.take_step(action)
+        self.call("store", lambda: engine.store(action, step))
+        if not overlap and t >= self.learning_from:
+            self.learn()
+        self.follow(step)
+
+    def take_step(self, action: np.ndarray) -> envs.HostStep:
         if not np.isfinite(action).all():
             self.require_finite()
             raise TrainingStopped("the policy gave an action that is not finite")
         self.envs.send(action)
-        step = self.envs.recv()
-        self.call("store", lambda: engine.store(action, step))
-        if not overlap and t >= self.learning_from:
-            self.learn()
+        return self.envs.recv()
+
+    def follow(self, step: envs.HostStep) -> None:
+        """Go on from the step's observations, and note what became of the episodes."""
         self.obs = step.result.obs
         for line in step.events:
             self.progress.message(line)

@@ -1,18 +1,14 @@
 """One interaction of all seeds as pure functions: act, store, learn. Host and fused loops use the same.
 
-Arrays lead with the seed axis [S, ...]. Random numbers come from counters, not from a state that is
-passed on: the key of seed s for its k-th action or update is fold_in(stream key of s, k), so a resumed
-run, or a seed trained in company, draws what it would have drawn anyway.
+Arrays lead with the seed axis [S, ...]; random numbers come from counters (see `seeds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from warpsac import normalize, sac
 from warpsac.config import Config
@@ -22,6 +18,7 @@ from warpsac.replay import ring as replay
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.ring import Ring, RingSpec
 from warpsac.sac import Agent, Exploration, Learner, Policy
+from warpsac.seeds import MetricSums, add_metrics, over_seeds, stream, stream_roots, zero_sums
 from warpsac.types import Array, Batch, Restart, StepResult
 
 
@@ -75,23 +72,7 @@ class Keys(NamedTuple):
 
 
 def make_keys(seeds: tuple[int, ...]) -> Keys:
-    roots = [jax.random.key(seed) for seed in seeds]
-    return Keys(*(jnp.stack([jax.random.fold_in(root, i) for root in roots]) for i in range(3)))
-
-
-def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:
-    """The function of one seed applied to all; with one seed, exactly the one-seed program."""
-    if seeds > 1:
-        return jax.vmap(function)
-
-    def single(*arguments: Any) -> Any:
-        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
-
-    return single
-
-
-def _stream(keys: Array, counter: Array) -> Array:
-    return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(counter, keys.shape))
+    return Keys(*stream_roots(seeds, 3))
 
 
 # --- acting
@@ -101,7 +82,7 @@ def act_randomly(setup: Setup, keys: Keys, interaction: Array) -> Array:
     """Uniform actions [S, N, A] of the warm-up."""
     num_envs = setup.ring.num_envs
     draw = over_seeds(lambda key: sac.random_action(setup.agent, num_envs, key), setup.seeds)
-    return draw(_stream(keys.act, interaction))
+    return draw(stream(keys.act, interaction))
 
 
 def act(
@@ -109,7 +90,7 @@ def act(
 ) -> tuple[Array, Exploration]:
     """Exploring actions [S, N, A] of the current policy."""
     explore = over_seeds(lambda *arguments: sac.explore(setup.agent, *arguments), setup.seeds)
-    return explore(policy, exploration, obs, _stream(keys.act, interaction))
+    return explore(policy, exploration, obs, stream(keys.act, interaction))
 
 
 # --- storing
@@ -134,13 +115,6 @@ def store(
 # --- learning
 
 
-class MetricSums(NamedTuple):
-    """Sums of the learner's metrics since they were last read, so that the host need not see each."""
-
-    totals: dict[str, Array]  # float32 [S]
-    counts: dict[str, Array]  # float32 [S]
-
-
 METRIC_NAMES = (
     "loss/actor",
     "loss/critic",
@@ -155,22 +129,12 @@ METRIC_NAMES = (
 
 
 def empty_sums(seeds: int) -> MetricSums:
-    def zeros() -> dict[str, Array]:
-        return {name: jnp.zeros(seeds, jnp.float32) for name in METRIC_NAMES}
-
-    return MetricSums(zeros(), zeros())
-
-
-def add_metrics(sums: MetricSums, metrics: dict[str, Array]) -> MetricSums:
-    return MetricSums(
-        {name: total + metrics[name] if name in metrics else total for name, total in sums.totals.items()},
-        {name: count + (name in metrics) for name, count in sums.counts.items()},
-    )
+    return zero_sums(METRIC_NAMES, seeds)
 
 
 def sample_keys(keys: Keys, updates: Array) -> Array:
     """The keys [S] that draw the minibatch of an update."""
-    return _stream(keys.sample, updates)
+    return stream(keys.sample, updates)
 
 
 def sample(setup: Setup, ring: Ring, keys: Keys, update: Array) -> tuple[Batch, ...]:

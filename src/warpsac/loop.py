@@ -18,7 +18,6 @@ import numpy as np
 
 from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rundir, runtime
 from warpsac.config import Config
-from warpsac.engine import Engine
 from warpsac.episodes import Episode
 from warpsac.errors import TrainingStopped
 from warpsac.interaction import make_setup
@@ -26,12 +25,11 @@ from warpsac.progress import Progress
 from warpsac.replay.memory import choose_placement, free_device_bytes, free_host_bytes
 from warpsac.replay.snapshot import seed_bytes
 from warpsac.rundir import RunDir
+from warpsac.seeds import Groups
 from warpsac.signals import Interrupted, StopSignals
 
 # Memory that replay leaves to the learner, the simulator and compiled programs.
 RESERVED_BYTES = 1_000_000_000
-
-Groups = dict[str, dict[str, np.ndarray]]  # of one checkpoint: group -> name -> array
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,7 @@ class Loop(abc.ABC):
         self.resumed = resumed is not None
         with contextlib.ExitStack() as self._to_close:  # closed if anything here fails
             self.spec = self.make_simulator()
-            self.setup = make_setup(config, self.spec)
-            self.placement = choose_placement(
-                self.setup.ring, self.wanted_placement(), free_device_bytes(), free_host_bytes(), RESERVED_BYTES
-            )
+            self.plan()
             self.runs = resumed or self._create_runs()
             self._to_close = self._to_close.pop_all()
 
@@ -95,11 +90,20 @@ class Loop(abc.ABC):
 
     # --- what a kind of loop provides
 
-    engine: Engine
+    setup: Any
+    engine: Any  # a `SeedEngine` that also tells its metrics
+    rate_setting = "learner.learning_rate"  # what to try where losses are not finite
 
     @abc.abstractmethod
     def make_simulator(self) -> envs.EnvSpec:
         """Make the environments of all seeds; returns what they are."""
+
+    def plan(self) -> None:
+        """What stays fixed during the run, and where replay lives."""
+        self.setup = make_setup(self.config, self.spec)
+        self.placement = choose_placement(
+            self.setup.ring, self.wanted_placement(), free_device_bytes(), free_host_bytes(), RESERVED_BYTES
+        )
 
     @abc.abstractmethod
     def make_engine(self) -> Any:
@@ -142,7 +146,7 @@ class Loop(abc.ABC):
                 self.evaluate(signals)
             while self.step < config.end_step and not signals.received and self.within_budget():
                 self.interaction += self.advance()
-                if self.interaction % config.log.every == 0:
+                if self.interaction // config.log.every > (self.interaction - config.stride) // config.log.every:
                     self.log()
                 if self.due(config.eval.every):
                     self.evaluate(signals)
@@ -173,8 +177,8 @@ class Loop(abc.ABC):
         return [run.path for run in self.runs]
 
     def due(self, every: int) -> bool:
-        """Whether the interaction just made crossed a multiple of `every` environment steps; 0 is one."""
-        before = self.step - self.config.env.num_envs
+        """Whether the last `stride` of interactions crossed a multiple of `every` environment steps; 0 is one."""
+        before = self.step - self.config.stride * self.config.env.num_envs
         return every > 0 and self.step // every > before // every
 
     def within_budget(self) -> bool:
@@ -235,7 +239,7 @@ class Loop(abc.ABC):
             "env_spec": policy.portable_spec(self.spec),
         }
         for run, groups in zip(self.runs, self.snapshots(with_simulator), strict=True):
-            _require_finite_parameters(run, groups["learner"])
+            self._require_finite_parameters(run, groups["learner"])
             run.sync()
             checkpoint.save(run.checkpoints, self.step, groups, info, self.config.checkpoint.keep)
         self.show_phase()
@@ -256,14 +260,18 @@ class Loop(abc.ABC):
         return provenance.describe(simulators=self.spec.versions, accelerators=runtime.accelerators())
 
     def _notes(self) -> list[str]:
+        notes = self.memory_notes()
+        if self.spec.episode_limit is None:
+            notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
+        return notes
+
+    def memory_notes(self) -> list[str]:
         ring, setting = self.setup.ring, self.config.checkpoint
         each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
         seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""
         where = "memory" if runtime.on_cpu() else f"{self.placement} memory"
         size = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else f"{ring.nbytes / 1e6:.1f} MB"
         notes = [f"replay: {each}{seeds}, {size} in {where}, {ring.storage}"]
-        if self.spec.episode_limit is None:
-            notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
         full = seed_bytes(ring, ring.rows) / 1e9
         if setting.replay == "auto" and full > setting.replay_limit_gb:
             limit = f"checkpoint.replay_limit_gb = {setting.replay_limit_gb:g}"
@@ -285,21 +293,22 @@ class Loop(abc.ABC):
         """Stop, without saving, if a loss was not finite; the offending minibatch is kept for inspection."""
         for run, update, s in zip(self.runs, self.engine.first_bad_updates(), range(len(self.runs)), strict=True):
             if update >= 0:
-                path = run.path / "bad_batch.npz"
-                arrays: Any = self.engine.batch_of(update, s)
-                with contextlib.suppress(OSError):  # what stopped training matters more
-                    np.savez(path, update=update, **arrays)
-                raise _not_finite(run, f"the loss of update {update} is not finite; its minibatch is in {path}")
+                what = f"the loss of update {update} is not finite"
+                arrays = self.engine.batch_of(update, s)
+                if arrays is not None:
+                    path = run.path / "bad_batch.npz"
+                    with contextlib.suppress(OSError):  # what stopped training matters more
+                        np.savez(path, update=update, **arrays)
+                    what += f"; its minibatch is in {path}"
+                raise self._not_finite(run, what)
 
+    def _require_finite_parameters(self, run: RunDir, arrays: dict[str, np.ndarray]) -> None:
+        """The last update may have spoiled what no loss has seen yet: a checkpoint of it would be of no use."""
+        for name, array in arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise self._not_finite(run, f"{name} is not finite")
 
-def _require_finite_parameters(run: RunDir, arrays: dict[str, np.ndarray]) -> None:
-    """The last update may have spoiled what no loss has seen yet: a checkpoint of it would be of no use."""
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise _not_finite(run, f"{name} is not finite")
-
-
-def _not_finite(run: RunDir, what: str) -> TrainingStopped:
-    steps = checkpoint.steps(run.checkpoints)
-    kept = f"the last good checkpoint is at step {steps[-1]:,}" if steps else "no checkpoint was made yet"
-    return TrainingStopped(f"seed {run.seed}: {what}; {kept}; a smaller learner.learning_rate may help")
+    def _not_finite(self, run: RunDir, what: str) -> TrainingStopped:
+        steps = checkpoint.steps(run.checkpoints)
+        kept = f"the last good checkpoint is at step {steps[-1]:,}" if steps else "no checkpoint was made yet"
+        return TrainingStopped(f"seed {run.seed}: {what}; {kept}; a smaller {self.rate_setting} may help")

@@ -100,7 +100,7 @@ def vector_sizes(network: Network) -> list[int]:
 # --- initial values (on the host: many QR factorisations inside one jitted function can stall on a CPU)
 
 
-def _orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
     """A kernel with orthonormal rows or columns, whichever are fewer, uniformly distributed."""
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q = q * np.where(np.diagonal(r) < 0, -1.0, 1.0)
@@ -114,10 +114,10 @@ def _init_network(
         return Moments(np.zeros(size, np.float32), np.ones(size, np.float32))
 
     inner = width * expansion
-    kernels = [_orthogonal(rng, inputs, width)]
+    kernels = [orthogonal(rng, inputs, width)]
     for _ in range(blocks):
-        kernels += [_orthogonal(rng, width, inner), _orthogonal(rng, inner, width)]
-    kernels.append(np.concatenate([_orthogonal(rng, width, size) for size in heads], axis=1))
+        kernels += [orthogonal(rng, width, inner), orthogonal(rng, inner, width)]
+    kernels.append(np.concatenate([orthogonal(rng, width, size) for size in heads], axis=1))
     norms = [inputs] + [inner, width] * blocks
     vectors = [part for size in norms for part in (np.ones(size), np.zeros(size))]
     vectors += [np.ones(width), np.zeros(sum(heads))]

@@ -1,7 +1,8 @@
-"""The reward scale: one number that keeps discounted returns inside the value support.
+"""Running statistics: of discounted returns, which give the reward scale, and of observations.
 
-Per environment G <- gamma (1 - ended) G + r, where `ended` is whether the previous step closed an
-episode. The scale is 1 / max(sqrt(var(G) + 1e-8), max|G| / limit) over everything seen so far.
+The reward scale is one number that keeps discounted returns inside the value support. Per environment
+G <- gamma (1 - ended) G + r, where `ended` is whether the previous step closed an episode. The scale is
+1 / max(sqrt(var(G) + 1e-8), max|G| / limit) over everything seen so far.
 """
 
 from __future__ import annotations
@@ -22,6 +23,32 @@ class RewardScale(NamedTuple):
     largest: Array  # float32 [], all-time max |G|
 
 
+class ObsMoments(NamedTuple):
+    """Mean and biased variance of every observation so far; of none: 0 and 1."""
+
+    mean: Array  # float32 [D]
+    var: Array  # float32 [D]
+    count: Array  # float32 []
+
+
+def merged(mean: Array, var: Array, count: Array, samples: Array) -> tuple[Array, Array, Array]:
+    """Mean, biased variance and count after `samples` [M, ...] as well: two groups merged exactly."""
+    size = samples.shape[0]
+    total = count + size
+    delta = samples.mean(0) - mean
+    spread = var * count + samples.var(0) * size + jnp.square(delta) * count * size / total
+    return mean + delta * size / total, spread / total, total
+
+
+def no_observations(obs_dim: int) -> ObsMoments:
+    return ObsMoments(jnp.zeros(obs_dim, jnp.float32), jnp.ones(obs_dim, jnp.float32), jnp.zeros((), jnp.float32))
+
+
+def observe_batch(moments: ObsMoments, obs: Array) -> ObsMoments:
+    """The moments after a batch of observations [M, D]."""
+    return ObsMoments(*merged(*moments, obs))
+
+
 def init(num_envs: int) -> RewardScale:
     return RewardScale(
         returns=jnp.zeros(num_envs, jnp.float32),
@@ -34,18 +61,15 @@ def init(num_envs: int) -> RewardScale:
 
 
 def observe(state: RewardScale, reward: Array, ended: Array, gamma: float) -> RewardScale:
-    """The state after one vector step; two groups of samples are merged exactly (parallel variance)."""
+    """The state after one vector step."""
     returns = gamma * jnp.where(state.ended, 0.0, state.returns) + reward
-    size = returns.shape[0]
-    total = state.count + size
-    delta = returns.mean() - state.mean
-    spread = state.var * state.count + returns.var() * size + jnp.square(delta) * state.count * size / total
+    mean, var, count = merged(state.mean, state.var, state.count, returns)
     return RewardScale(
         returns=returns,
         ended=ended,
-        mean=state.mean + delta * size / total,
-        var=spread / total,
-        count=total,
+        mean=mean,
+        var=var,
+        count=count,
         largest=jnp.maximum(state.largest, jnp.abs(returns).max()),
     )
 

@@ -9,10 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from warpsac import checkpoint, pytree, rundir, sac
+from warpsac import checkpoint, ppo, pytree, rundir, sac
+from warpsac.config import Config
 from warpsac.envs import EnvSpec, rescale
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
+
+Agent = sac.Agent | ppo.Agent
 
 
 class LoadedPolicy:
@@ -22,13 +25,13 @@ class LoadedPolicy:
     enough), it returns actions in the simulator's own range.
     """
 
-    def __init__(self, agent: sac.Agent, policy: sac.Policy, step: int, info: dict[str, Any]):
+    def __init__(self, agent: Agent, policy: sac.Policy | ppo.Policy, step: int, info: dict[str, Any]):
         self.agent = agent
         self.policy = policy
         self.step = step
         """Environment steps after which it was saved."""
         self.info = info
-        self._act = jax.jit(lambda obs: sac.best_action(agent, policy, obs))
+        self._act = jax.jit(lambda obs: learner_of(agent).best_action(agent, policy, obs))
 
     def normalized(self, obs: np.ndarray) -> np.ndarray:
         """Actions [N, A] in [-1, 1] for observations [N, D]."""
@@ -75,12 +78,20 @@ def load_policy(run: Path | str) -> LoadedPolicy:
     if found is None:
         raise UserError(f"{folder.path}: has no good checkpoint yet")
     spec = found.info["env_spec"]
-    agent = sac.Agent(
-        config=folder.config.learner,
-        views=ObsViews(spec["obs_dim"], spec["actor_dim"], spec["critic_start"]),
-        action_dim=len(spec["action_low"]),
-        horizon_updates=folder.config.horizon_updates,
-    )
-    template = sac.init_policy(agent)
+    agent = _agent_of(folder.config, spec)
+    template = learner_of(agent).init_policy(agent)
     policy = pytree.restore(template, found.arrays["policy"], str(found.path))
     return LoadedPolicy(agent, policy, found.step, spec)
+
+
+def _agent_of(config: Config, spec: dict[str, Any]) -> Agent:
+    views = ObsViews(spec["obs_dim"], spec["actor_dim"], spec["critic_start"])
+    action_dim = len(spec["action_low"])
+    if config.algo == "ppo":
+        return ppo.Agent(config.ppo, views, action_dim)
+    return sac.Agent(config.learner, views, action_dim, config.horizon_updates)
+
+
+def learner_of(agent: Agent) -> Any:
+    """The module whose agent it is: both offer `init_policy` and `best_action`."""
+    return ppo if isinstance(agent, ppo.Agent) else sac

@@ -157,6 +157,7 @@ class Progress:
             ("actor", "loss/actor", ".4g"),
             ("entropy", "policy/entropy", ".3g"),
             ("alpha", "policy/alpha", ".3g"),
+            ("divergence", "policy/kl", ".3g"),
         ):
             if key in self._latest:
                 parts.append(f"{label} {self._show(key, form)}")
@@ -214,11 +215,21 @@ class Progress:
             ("evaluation return", evaluation),
             ("critic loss", self._show("loss/critic")),
             ("actor loss", self._show("loss/actor")),
-            ("entropy", f"{self._show('policy/entropy')} → {self._show('policy/entropy_target')}"),
-            ("alpha", self._show("policy/alpha")),
-            ("reward scale", self._show("reward/scale")),
-            ("replay", self._show("replay/transitions", ",.0f")),
         ]
+        if "policy/kl" in self._latest:  # on-policy
+            cells += [
+                ("entropy", self._show("policy/entropy")),
+                ("divergence", self._show("policy/kl")),
+                ("reward scale", self._show("reward/scale")),
+                ("learning rate", self._show("optimizer/learning_rate")),
+            ]
+        else:
+            cells += [
+                ("entropy", f"{self._show('policy/entropy')} → {self._show('policy/entropy_target')}"),
+                ("alpha", self._show("policy/alpha")),
+                ("reward scale", self._show("reward/scale")),
+                ("replay", self._show("replay/transitions", ",.0f")),
+            ]
         for label, key in (
             ("episode success", "episode/success"),
             ("evaluation success", "eval/success"),

@@ -71,7 +71,7 @@ def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:
     parts = [found.arrays for found in checkpoints]
     loop.engine.restore(parts, info["updates"], str(checkpoints[0].path))
     exact = loop.restore(parts)
-    if not all("replay" in part for part in parts):
+    if loop.engine.keeps_replay and not all("replay" in part for part in parts):
         loop.engine.empty_replay(loop.next_obs)
         loop.learning_from = max(loop.learning_from, loop.interaction + loop.config.warmup_interactions)
         loop.progress.message(

@@ -25,5 +25,6 @@ def configure(
         num_envs=env.get("num_envs") if isinstance(env, Mapping) else None,
         variant=variant,
         profile=profile,
+        algo=settings.pop("algo", None),
     )
     return override(config, settings), reason

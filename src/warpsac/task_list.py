@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -79,19 +80,29 @@ def _print_table(tasks: list[Task], config: EnvConfig) -> None:
     for family in dict.fromkeys(task.family for task in tasks):
         members = [task for task in tasks if task.family == family]
         print(f"{family}: data-{members[0].regime}, {obstacle(family, config) or 'ready'}")
-        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}  better")
+        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}")
         for task in members:
             obs = str(task.actor_obs_dim)
             if task.critic_obs_dim != task.actor_obs_dim:
                 obs += f"/{task.critic_obs_dim}"
             low, high = (_score(task, score) for score in (task.random_score, task.normalize_score))
-            better = published.favoured(task.name) or ""
-            line = f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}  {better}"
-            print(line.rstrip())
+            print(f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}")
+        for line in _favours(members):
+            print(line)
         print()
     print("obs: numbers observed by the actor/by the critic, where they differ")
     print("random, reference: the results that count as score 0 and score 1")
-    print("better: the variant that ends clearly above the regime's default in the published results")
+    print("favours: end clearly above the regime's default in the published results")
+
+
+def _favours(tasks: list[Task]) -> Iterator[str]:
+    """Which variants the published results favour, and on which of the tasks."""
+    favoured = {task.name: published.favoured(task.name) for task in tasks}
+    for variant in sorted({name for name in favoured.values() if name}):
+        names = ", ".join(task for task, name in favoured.items() if name == variant)
+        yield from textwrap.wrap(
+            f"favours {variant}: {names}", 78, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
 
 
 def _score(task: Task, score: float | None) -> str:

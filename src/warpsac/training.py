@@ -16,8 +16,13 @@ __all__ = ["Outcome", "make_loop", "resume", "train"]
 
 
 def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
-    """The loop that fits the task's simulator."""
-    if envs.lookup(config.task).native:
+    """The loop that fits the task's simulator and the algorithm."""
+    native = envs.lookup(config.task).native
+    if config.algo == "ppo":
+        from warpsac import ppo_loop
+
+        return (ppo_loop.FusedPpoLoop if native else ppo_loop.HostPpoLoop)(config, resumed)
+    if native:
         from warpsac.fused_loop import FusedLoop
 
         return FusedLoop(config, resumed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -218,11 +218,16 @@ def lookup(name: str) -> Target:
     raise UserError(f"unknown task '{name}': {hint}")
 
 
+def for_episodes(config: EnvConfig | None) -> EnvConfig:
+    """The settings for complete episodes, to judge or to watch: their first ones are not cut short."""
+    return replace(config or EnvConfig(), stagger=False)
+
+
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
     """Environments of a task that are stepped from Python, in this process, not yet reset; of any simulator."""
     target = lookup(name)
     with _told_in_a_line(target):
-        env = _of_family(target, num_envs, config, render)
+        env = _of_family(target, num_envs, for_episodes(config) if target.native else config, render)
         if target.native:
             from warpsac.envs.stepwise import Stepwise
 
