@@ -20,9 +20,9 @@ from runs import tiny
 from warpsac import cli, contract, envs, networks, ppo, sac, training
 from warpsac.config import LearnerConfig
 from warpsac.contract import Robot
-from warpsac.envs.robots import Deployment, SceneFiles
+from warpsac.envs.robots import UNITREE_G1_FLAT, Deployment, SceneFiles
 from warpsac.errors import UserError
-from warpsac.export import command, network
+from warpsac.export import command, deploy, network
 from warpsac.export.command import export
 from warpsac.policy import LoadedPolicy, load_policy
 from warpsac.ppo_config import PpoConfig
@@ -301,6 +301,28 @@ def test_a_robot_that_does_not_fit_is_refused(run: Path, tmp_path: Path, monkeyp
     ):
         export(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
+    numbers = (0.5,) * 29
+    robot = dataclasses.replace(
+        walker.robot(),
+        joints=tuple(f"joint{i}" for i in range(29)),
+        default_pose=numbers, action_scale=numbers, stiffness=numbers, damping=numbers,
+        observation=UNITREE_G1_FLAT.observation,
+        gait=UNITREE_G1_FLAT.gait,
+    )  # fmt: skip
+    assert robot.observation_size == 98
+    card = deploy.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
+    text = yaml.safe_load(deploy.deploy_yaml(card, robot))
+    assert list(text["observations"]) == [
+        "base_ang_vel", "projected_gravity", "velocity_commands", "gait_phase",
+        "joint_pos_rel", "joint_vel_rel", "last_action",
+    ]  # fmt: skip
+    assert text["observations"]["gait_phase"]["params"] == {
+        "period": 0.6, "start": [0.0], "order": "sin_cos", "standing": "zero", "standing_below": 0.1,
+    }  # fmt: skip
+    assert sum(len(term["scale"]) for term in text["observations"].values()) == 98
 
 
 @pytest.mark.playground
