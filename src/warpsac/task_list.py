@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -97,12 +96,9 @@ def _print_table(tasks: list[Task], config: EnvConfig) -> None:
 
 def _favours(tasks: list[Task]) -> Iterator[str]:
     """Which variants the published results favour, and on which of the tasks."""
-    favoured = {task.name: published.favoured(task.name) for task in tasks}
-    for variant in sorted({name for name in favoured.values() if name}):
-        names = ", ".join(task for task, name in favoured.items() if name == variant)
-        yield from textwrap.wrap(
-            f"favours {variant}: {names}", 78, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-        )
+    for task in tasks:
+        if variant := published.favoured(task.name):
+            yield f"  favours {variant} on {task.name}"
 
 
 def _score(task: Task, score: float | None) -> str:
