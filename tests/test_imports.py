@@ -20,7 +20,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "types errors files signals provenance",
         "config tasks pytree runtime",
-        "envs replay networks normalize episodes trackers checkpoint progress curve published",
+        "envs replay networks normalize episodes running trackers checkpoint progress curve published",
         "losses",
         "sac",
         "interaction",
@@ -28,6 +28,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "policy fused resuming report",
         "loop",
         "host_loop fused_loop",
+        "torch_loop",
         "training play",
         "api cli",
         "warpsac",
@@ -169,6 +170,10 @@ def test_looking_up_a_task_loads_no_simulator() -> None:
 from warpsac import envs
 assert envs.lookup("Hopper-v4").family == "mujoco"
 assert envs.lookup("G1JoystickFlatTerrain").family == "playground"
+assert envs.lookup("Mjlab-Velocity-Flat-Unitree-G1").family == "mjlab"
+assert envs.lookup("Isaac-Cartpole").family == "isaaclab"
+assert envs.lookup("PullCube-v1").family == "maniskill"
+assert envs.lookup("probe-torch").torch
 """
     assert loaded_by(code) == set()
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac import interaction, pytree, sac
+from warpsac import interaction, pytree, running, sac
 from warpsac.config import EnvConfig
 from warpsac.engine import Engine
 from warpsac.envs import NativeEnv
@@ -25,26 +25,12 @@ from warpsac.evaluate import broken_evaluation
 from warpsac.interaction import Keys, MetricSums, Setup, over_seeds
 from warpsac.normalize import RewardScale
 from warpsac.replay.ring import Ring
+from warpsac.running import Running, follow_episodes, no_episodes
 from warpsac.sac import Exploration, Learner, Policy
-from warpsac.types import Array, StepResult
+from warpsac.types import Array
 
 Mode = Literal["random", "policy", "learn"]  # warm-up, refill after resume, training
 MODES: tuple[Mode, ...] = ("random", "policy", "learn")
-
-
-class Running(NamedTuple):
-    """The training episodes: those running, and sums over those that ended since they were last read."""
-
-    total: Array  # float32 [S, N]
-    length: Array  # int32 [S, N]
-    success: Array  # bool [S, N]
-    ended: Array  # float32 [S]
-    ended_total: Array  # float32 [S]
-    ended_length: Array  # float32 [S]
-    ended_success: Array  # float32 [S]
-    faults: Array  # int32 [S], faulty steps of the whole run
-    faults_in_a_row: Array  # int32 [S, N], up to now
-    worst_row: Array  # int32 [S], the longest since it was last looked at
 
 
 class State(NamedTuple):
@@ -58,42 +44,6 @@ class State(NamedTuple):
     scale: RewardScale
     sums: MetricSums
     episodes: Running
-
-
-def no_episodes(seeds: int, num_envs: int) -> Running:
-    return Running(
-        total=jnp.zeros((seeds, num_envs), jnp.float32),
-        length=jnp.zeros((seeds, num_envs), jnp.int32),
-        success=jnp.zeros((seeds, num_envs), bool),
-        ended=jnp.zeros(seeds, jnp.float32),
-        ended_total=jnp.zeros(seeds, jnp.float32),
-        ended_length=jnp.zeros(seeds, jnp.float32),
-        ended_success=jnp.zeros(seeds, jnp.float32),
-        faults=jnp.zeros(seeds, jnp.int32),
-        faults_in_a_row=jnp.zeros((seeds, num_envs), jnp.int32),
-        worst_row=jnp.zeros(seeds, jnp.int32),
-    )
-
-
-def follow_episodes(running: Running, step: StepResult) -> Running:
-    total, length = running.total + step.reward, running.length + 1
-    success = running.success if step.success is None else running.success | step.success
-    ended = step.terminated | step.truncated
-    faulty = jnp.zeros_like(ended) if step.faulty is None else step.faulty
-    over = ended | faulty
-    in_a_row = jnp.where(faulty, running.faults_in_a_row + 1, 0)
-    return Running(
-        total=jnp.where(over, 0.0, total),
-        length=jnp.where(over, 0, length),
-        success=success & ~over,
-        ended=running.ended + ended.sum(1),
-        ended_total=running.ended_total + jnp.where(ended, total, 0.0).sum(1),
-        ended_length=running.ended_length + jnp.where(ended, length, 0).sum(1),
-        ended_success=running.ended_success + (ended & success).sum(1),
-        faults=running.faults + faulty.sum(1, dtype=jnp.int32),
-        faults_in_a_row=in_a_row,
-        worst_row=jnp.maximum(running.worst_row, in_a_row.max(1)),
-    )
 
 
 def interact(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
@@ -268,25 +218,12 @@ class FusedEngine(Engine):
 
     def longest_fault(self) -> int:
         """The most faulty steps in a row of any environment since the last call."""
-        longest = int(np.asarray(self.episodes.worst_row).max())
-        self.episodes = self.episodes._replace(worst_row=jnp.zeros(self.setup.seeds, jnp.int32))
+        longest, self.episodes = running.longest_fault(self.episodes)
         return longest
 
     def read_episodes(self) -> list[dict[str, float]]:
         """Metrics of the training episodes that ended since the last reading, for each seed."""
-        read = jax.device_get(self.episodes._replace(total=None, length=None, success=None, faults_in_a_row=None))
-        empty = no_episodes(self.setup.seeds, 1)
-        sums = ("ended", "ended_total", "ended_length", "ended_success")
-        self.episodes = self.episodes._replace(**{name: getattr(empty, name) for name in sums})
-        rows = []
-        for s, count in enumerate(read.ended):
-            row: dict[str, float] = {}
-            if count > 0:
-                row["episode/return"] = float(read.ended_total[s] / count)
-                row["episode/length"] = float(read.ended_length[s] / count)
-                if self.env.spec.has_success:
-                    row["episode/success"] = float(read.ended_success[s] / count)
-            rows.append(row | {"faults/count": int(read.faults[s])})
+        rows, self.episodes = running.take_rows(self.episodes, self.env.spec.has_success)
         return rows
 
     # --- saving and restoring

@@ -17,7 +17,12 @@ __all__ = ["Outcome", "make_loop", "resume", "train"]
 
 def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
     """The loop that fits the task's simulator."""
-    if envs.lookup(config.task).native:
+    target = envs.lookup(config.task)
+    if target.torch:
+        from warpsac.torch_loop import TorchLoop
+
+        return TorchLoop(config, resumed)
+    if target.native:
         from warpsac.fused_loop import FusedLoop
 
         return FusedLoop(config, resumed)
