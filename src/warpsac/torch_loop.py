@@ -36,6 +36,9 @@ class TorchLoop(HostLoop):
         if self._sets[0].spec.single and len(config.seeds) > 1:
             once = f"{self.target.family} exists once in a process"
             raise ConfigError("seeds", config.seeds, f"must be one: {once}, so train one seed after the other")
+        most, judges = self._sets[0].spec.most_envs, min(config.eval.num_envs, config.eval.episodes)
+        if most is not None and judges > most:
+            raise ConfigError("eval.num_envs", config.eval.num_envs, f"must be at most {most} on this machine")
         self._sets += [self._make_set() for _ in config.seeds[1:]]
         self.envs = SeedEnvs(self._sets, f"lockstep, in torch on {self._sets[0].device}", _stack)
         self._evaluation_envs: SeedEnvs | None = None

@@ -49,6 +49,8 @@ class EnvSpec:
     """All environments step together: a faulty step cannot be taken again and is marked instead."""
     single: bool = False
     """Exists once in a process: it is judged in the training environments, whose episodes are then cut."""
+    most_envs: int | None = None
+    """Environments that one simulator can hold on this machine; None: any number."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
 
@@ -170,7 +172,7 @@ TORCH_FAMILIES = ("mjlab", "maniskill", "isaaclab", "sim2real", "probe-torch")
 # Named here: their module imports torch.
 TORCH_PROBES = tuple(f"probe-torch{kind}" for kind in ("", "-critic", "-self-reset", "-blind", "-faulty", "-single"))
 # Tasks beside the table that a family's prefix tells.
-PREFIXES = {"Mjlab-": "mjlab", "Isaac-": "isaaclab"}
+PREFIXES = {"Mjlab-": "mjlab", "Isaac": "isaaclab"}
 
 
 @dataclass(frozen=True)

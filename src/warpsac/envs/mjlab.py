@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
-import warnings
 from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
@@ -20,7 +18,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -42,7 +40,7 @@ class MjlabSimulator:
             settings.auto_reset = False
         cameras = [name for name in settings.observations if name not in (ACTOR, CRITIC)]
         self.notes = _choose_groups(task, settings, cameras, config.cameras)
-        with _quietly():
+        with _without_tables():
             from mjlab.envs import ManagerBasedRlEnv
 
             device = str(self.device)
@@ -70,7 +68,7 @@ class MjlabSimulator:
         )
 
     def reset(self, seed: int) -> Tensor:
-        with _quietly():
+        with _without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
     def stagger(self) -> None:
@@ -121,7 +119,7 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> T
 
 def _settings_of(task: str) -> Any:
     """MJLab's own settings of a task."""
-    with _quietly():
+    with _without_tables():
         importlib.import_module("mjlab.tasks")
         registry = importlib.import_module("mjlab.tasks.registry")
         for distribution, module in TASK_PACKAGES.items():
@@ -163,13 +161,13 @@ def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the tables that MJLab prints, a line for each of a hundred kernels, and warnings of its imports."""
+def _without_tables() -> Iterator[None]:
+    """Quietly, and without a line for each of a hundred kernels, now and later."""
     import warp
 
-    warp.config.quiet = True
+    settings: Any = warp.config
+    settings.quiet = True
     if hasattr(warp, "LOG_WARNING"):
-        warp.config.log_level = warp.LOG_WARNING
-    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        settings.log_level = warp.LOG_WARNING
+    with quietly():
         yield

@@ -17,7 +17,9 @@ observation that is true, rather than bootstrap from a false one.
 from __future__ import annotations
 
 import contextlib
+import io
 import random
+import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -211,6 +213,14 @@ def learner_device() -> torch.device:
             "JAX computes on a GPU that torch cannot use: install a CUDA build of torch, or set JAX_PLATFORMS=cpu"
         )
     return torch.device("cuda", device.local_hardware_id)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without what simulators print when they are made, and without the warnings of their imports."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager
