@@ -350,7 +350,8 @@ def _availability(family: str) -> str:
 
     if family not in envs.FAMILIES:
         return "not in this version"
-    package = {"playground": "mujoco_playground"}.get(family, family)
+    packages = {"playground": "mujoco_playground", "maniskill": "mani_skill", "sim2real": "mjlab"}
+    package = packages.get(family, family)
     return "ready" if find_spec(package) else f"pip install 'warpsac[{EXTRAS[family]}]'"
 
 

@@ -17,7 +17,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -34,7 +34,7 @@ class IsaacSimulator:
         self.device = learner_device()
         self._running = contextlib.ExitStack()
         with quietly():
-            self._env = _start(task, num_envs, str(self.device), self._running)
+            self._env = _start(task, num_envs, str(self.device), config.episode_limit, self._running)
             groups = self._env.reset(seed=0)[0]
         self._groups = [name for name in (ACTOR, CRITIC) if name in groups]
         if self._groups[:1] != [ACTOR] or not all(torch.is_tensor(groups[name]) for name in self._groups):
@@ -101,7 +101,7 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> T
     return TorchEnvs(IsaacSimulator(name, num_envs, config))
 
 
-def _start(task: str, num_envs: int, device: str, running: contextlib.ExitStack) -> Any:
+def _start(task: str, num_envs: int, device: str, limit: int | None, running: contextlib.ExitStack) -> Any:
     """The simulator and in it the task's environments; what has to be closed after them goes to `running`."""
     app = importlib.import_module("isaaclab.app")
     from_three_on = hasattr(app, "launch_simulation")
@@ -116,6 +116,9 @@ def _start(task: str, num_envs: int, device: str, running: contextlib.ExitStack)
     )
     if hasattr(settings, "compute_final_obs"):
         settings.compute_final_obs = True
+    settings.seed = 0  # `reset` gives the true one
+    if limit is not None:
+        settings.episode_length_s = seconds_of(limit, settings.decimation * settings.sim.dt)
     try:
         if from_three_on:
             running.enter_context(app.launch_simulation(settings, {"headless": True}))

@@ -8,6 +8,7 @@ last observation is kept.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from typing import Any
 
@@ -37,7 +38,8 @@ class ManiSkillSimulator:
                 "--env.num-envs 1 --eval.num-envs 1, or install 'warpsac[cuda]' for a GPU"
             )
         with quietly():
-            self._env, self._limit = _build(task, num_envs, "physx_cpu" if on_cpu else "physx_cuda", render)
+            self._env, limit = _build(task, num_envs, "physx_cpu" if on_cpu else "physx_cuda", render)
+            self._limit = config.episode_limit or limit
             obs_dim = self._env.reset(seed=0)[0].shape[1]
         space = self._env.single_action_space
         self.spec = EnvSpec(
@@ -90,6 +92,7 @@ def _build(task: str, num_envs: int, backend: str, render: bool) -> tuple[Any, i
     """ManiSkill's own environments without its wrappers, and the step limit it registers for them."""
     os.environ.setdefault("MS_SKIP_ASSET_DOWNLOAD_PROMPT", "1")  # it would wait for an answer
     importlib.import_module("mani_skill.envs")
+    logging.getLogger("mani_skill ").setLevel(logging.ERROR)  # its name ends in a blank
     registered = importlib.import_module("mani_skill.utils.registration").REGISTERED_ENVS
     if task not in registered:
         raise UserError(f"{task}: the installed ManiSkill has no such task")
@@ -99,6 +102,7 @@ def _build(task: str, num_envs: int, backend: str, render: bool) -> tuple[Any, i
         "obs_mode": "state",
         "reward_mode": "normalized_dense",
         "sim_backend": backend,
+        "render_backend": "cpu" if backend == "physx_cpu" else "gpu",
         "render_mode": "rgb_array" if render else None,
     }
     try:
@@ -115,7 +119,7 @@ def _remedy(trouble: str) -> str:
             f"ManiSkill needs Vulkan even without pictures ({trouble}): on Debian, apt-get install libvulkan1 and "
             "mesa-vulkan-drivers 25 or newer (bookworm: from bookworm-backports), or a GPU driver with Vulkan"
         )
-    if any(word in said for word in ("urlopen", "download", "huggingface", "http", "not found")):
+    if any(word in said for word in ("no such file", "urlopen", "download", "http")):
         return (
             f"its assets cannot be fetched here ({trouble}): run `python -m mani_skill.utils.download_asset` where "
             "there is a network, and copy ~/.maniskill or name its folder with MS_ASSET_DIR"

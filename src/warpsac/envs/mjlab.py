@@ -18,7 +18,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -35,6 +35,9 @@ class MjlabSimulator:
         self.device = learner_device()
         settings = _settings_of(task)
         settings.scene.num_envs = num_envs
+        if config.episode_limit is not None:
+            control_step = settings.decimation * settings.sim.mujoco.timestep
+            settings.episode_length_s = seconds_of(config.episode_limit, control_step)
         self.resets_itself = not hasattr(settings, "auto_reset")
         if not self.resets_itself:
             settings.auto_reset = False

@@ -215,6 +215,11 @@ def learner_device() -> torch.device:
     return torch.device("cuda", device.local_hardware_id)
 
 
+def seconds_of(limit: int, control_step: float) -> float:
+    """The length of an episode of `limit` steps, for simulators that divide it by the step and round up."""
+    return (limit - 0.5) * control_step
+
+
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Without what simulators print when they are made, and without the warnings of their imports."""
