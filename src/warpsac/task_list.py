@@ -21,7 +21,13 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, Task, all_tasks
 
 # The package that a family's extra brings, where it is not named like the family.
-PACKAGES = {"dmc": "dm_control", "humanoidbench": "dm_control", "playground": "mujoco_playground"}
+PACKAGES = {
+    "dmc": "dm_control",
+    "humanoidbench": "dm_control",
+    "playground": "mujoco_playground",
+    "maniskill": "mani_skill",
+    "sim2real": "mjlab",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
         return "not in this version"
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
-    if family in envs.NATIVE_FAMILIES and not thorough:
+    if family in (*envs.NATIVE_FAMILIES, *envs.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs beside its packages, if it has a say in that.
     missing: Callable[[EnvConfig], str | None] | None = getattr(
