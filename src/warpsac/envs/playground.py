@@ -312,7 +312,7 @@ def _choose_impl(asked: str) -> str:
 
     if asked != "auto":
         if asked == "warp" and find_spec("warp") is None:
-            raise UserError("env.impl = 'warp': needs the package warp-lang; `--env.impl jax` does without")
+            raise UserError("env.impl = 'warp': needs warp-lang: pip install 'warpsac[warp]'; `--env.impl jax` does without")
         return asked
     return "warp" if find_spec("warp") and jax.default_backend() == "gpu" else "jax"
 
