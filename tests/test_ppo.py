@@ -23,6 +23,11 @@ CONFIG = PpoConfig(
     rollout_steps=4, epochs=2, minibatches=3, actor_hidden=(8,), critic_hidden=(8,), gamma=0.9, gae_lambda=0.8
 )
 AGENT = Agent(CONFIG, VIEWS, action_dim=2)
+# Compiled: taken apart into single operations they would take longer.
+make_samples = quick.jit(ppo.make_samples, static_argnums=0)
+loss = quick.jit(ppo.loss, static_argnums=0)
+value = quick.jit(ppo.value, static_argnums=0)
+observe = quick.jit(normalize.observe_batch)
 
 
 def random_rollout(steps: int, envs: int, seed: int = 0) -> Rollout:
@@ -76,10 +81,10 @@ def slow_advantages(rollout: Rollout, value: Any, gamma: float, decay: float) ->
 
 def test_advantages_are_the_slow_obvious_ones() -> None:
     rollout, learner = random_rollout(9, 7), ppo.init_learner(AGENT, 1)
-    learner = learner._replace(obs=normalize.observe_batch(learner.obs, rollout.obs.reshape(-1, 5)))
-    samples = ppo.make_samples(AGENT, learner, rollout, jnp.float32(0.5))
+    learner = learner._replace(obs=observe(learner.obs, rollout.obs.reshape(-1, 5)))
+    samples = make_samples(AGENT, learner, rollout, jnp.float32(0.5))
     scaled = rollout._replace(reward=0.5 * rollout.reward)
-    wanted = slow_advantages(scaled, lambda obs: ppo.value(AGENT, learner, obs), 0.9, 0.8)
+    wanted = slow_advantages(scaled, lambda obs: value(AGENT, learner, obs), 0.9, 0.8)
     np.testing.assert_allclose(samples.advantage.reshape(9, 7), wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(samples.target, samples.advantage + samples.value, rtol=1e-6)
     np.testing.assert_array_equal(samples.counts.reshape(9, 7), ~rollout.void)
@@ -130,7 +135,7 @@ def test_loss_by_hand() -> None:
         target=jnp.array([3.0, 4.5, 100.0]),
         counts=jnp.array([True, True, False]),
     )
-    total, parts = ppo.loss(agent, networks, jnp.zeros(1), batch)
+    total, parts = loss(agent, networks, jnp.zeros(1), batch)
     # Means 0.5 and 1.0, so log-densities -0.125 and 0 (up to the constant), ratios exp(0.375) and exp(0.5).
     # Standardised advantages 1 and -1: the first is clipped at 1.2, the second is not.
     actor_loss = (-1.2 + math.exp(0.5)) / 2
@@ -171,9 +176,9 @@ def test_the_rate_follows_the_change_of_the_policy(rate: float, kl: float, wante
 def test_the_first_minibatch_finds_the_policy_that_acted() -> None:
     """Ratios are 1 there, so nothing is clipped and the divergence is 0, also after the moments have moved."""
     rollout, learner = random_rollout(4, 6), ppo.init_learner(AGENT, 1)
-    learner = learner._replace(obs=normalize.observe_batch(learner.obs, 3 * rollout.obs.reshape(-1, 5)))
-    samples = ppo.make_samples(AGENT, learner, rollout, jnp.float32(1))
-    _, parts = ppo.loss(AGENT, learner.networks, learner.networks.log_std, samples)
+    learner = learner._replace(obs=observe(learner.obs, 3 * rollout.obs.reshape(-1, 5)))
+    samples = make_samples(AGENT, learner, rollout, jnp.float32(1))
+    _, parts = loss(AGENT, learner.networks, learner.networks.log_std, samples)
     assert float(parts["policy/kl"]) == pytest.approx(0, abs=1e-9)
     assert float(parts["policy/clipped"]) == 0
     np.testing.assert_allclose(
@@ -185,7 +190,7 @@ def test_long_gradients_are_scaled_down() -> None:
     """Adam's first moment holds a tenth of the gradient that it was given."""
     agent = Agent(dataclasses.replace(CONFIG, max_gradient_norm=0.01), VIEWS, 2)
     rollout, learner = random_rollout(4, 6), ppo.init_learner(agent, 1)
-    samples = ppo.make_samples(agent, learner, rollout, jnp.float32(1))
+    samples = make_samples(agent, learner, rollout, jnp.float32(1))
     after, metrics = quick.jit(lambda *a: ppo.learn_minibatch(agent, *a))(learner, learner.networks.log_std, samples)
     assert float(metrics["optimizer/gradient_norm"]) > 0.01
     squares = sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(after.adam.mu))
@@ -201,7 +206,7 @@ def test_observation_moments_are_those_of_all_observations() -> None:
     moments = normalize.no_observations(3)
     np.testing.assert_array_equal(moments.var, 1)
     for group in groups:
-        moments = normalize.observe_batch(moments, jnp.asarray(group))
+        moments = observe(moments, jnp.asarray(group))
     everything = np.concatenate(groups).astype(np.float64)
     np.testing.assert_allclose(moments.mean, everything.mean(0), rtol=1e-6)
     np.testing.assert_allclose(moments.var, everything.var(0), rtol=1e-4)
