@@ -2,6 +2,7 @@
 #
 #   make demo PYTHON=/path/to/python3.12     another interpreter than the first suitable one found
 #   make demo EXTRA=cuda                     with CUDA, for an NVIDIA GPU
+#   make setup EXTRA=old-physics VENV=.venv-old    the simulators of the published results, see docs/simulators.md
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -11,6 +12,7 @@ LOCK  := requirements/$(EXTRA).txt
 STAMP := $(VENV)/.installed-$(EXTRA)
 # The same with the simulators that only the tests need, on top: the demo does without.
 SIMULATORS := $(VENV)/.installed-simulators
+SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
@@ -19,7 +21,7 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
              --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit browser bench lock clean
+.PHONY: help setup demo test lint format types unit tasks browser bench lock clean
 
 help:  ## this list
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,7 +41,7 @@ demo: $(STAMP)  ## train a small task on two CPU cores in a few minutes, and sho
 	echo "next, judge it on fresh episodes:"; \
 	echo "  $(BIN)/warpsac eval $$run"
 
-test: lint types unit  ## lint, types and all tests; what CI runs
+test: lint types unit tasks  ## lint, types, all tests and benchmark tasks; what CI runs
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -55,6 +57,9 @@ types: $(STAMP)  ## mypy
 unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
+tasks: $(STAMP) $(SIMULATORS)  ## try every benchmark task that can run here
+	$(BIN)/warpsac tasks --check
+
 browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
 	@command -v chromium > /dev/null || { apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
@@ -66,16 +71,20 @@ bench: $(STAMP)  ## speed of replay sampling, one learner update and a report on
 
 lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
-	$(COMPILE) --upgrade --output-file requirements/cpu.txt
+	$(COMPILE) --upgrade $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
+	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt
 	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
-	$(COMPILE) --upgrade --extra playground --constraint requirements/cpu.txt --output-file requirements/simulators.txt
+	$(COMPILE) --upgrade --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
+	$(COMPILE) --upgrade --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
+	  --output-file requirements/ray.txt
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-$(SIMULATORS): requirements/simulators.txt $(STAMP)
-	@echo "installing the simulators that the tests need"
+$(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
+	@echo "installing the simulators, and Ray, that the tests need"
+	@$(BIN)/python -m pip install --quiet --requirement requirements/ray.txt
 	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt
 	@touch $@
 

@@ -19,7 +19,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-extensions", "--disable-background-networking", "--disable-component-update",
-    "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1400,1000", "--remote-debugging-pipe",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--window-size=1400,1000", "--remote-debugging-pipe",
 )  # fmt: skip
 # Chromium expects the pipe as these descriptors; first out of each other's way, then into place.
 AS_3_AND_4 = """
@@ -85,8 +85,11 @@ class Page:
         elif method == "Network.requestWillBeSent":
             self.requests.append(told["request"]["url"])
 
+    def visit(self, url: str) -> None:
+        self.call("Page.navigate", url=url)
+
     def open(self, path: Path) -> None:
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        self.visit(path.resolve().as_uri())
         self.wait_for("document.documentElement?.dataset.ready === 'true'")
 
     def wait_for(self, condition: str) -> None:
@@ -103,8 +106,15 @@ class Page:
             raise AssertionError(answer["exceptionDetails"])
         return answer["result"].get("value")
 
+    def key(self, key: str) -> None:
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, text=key)
+
+    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
+
     def move_to(self, x: float, y: float) -> None:
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.mouse("mouseMoved", x, y)
 
     def click(self, selector: str) -> None:
         """A real click on the middle of the element."""
@@ -113,7 +123,7 @@ class Page:
             f"return [b.x + b.width / 2, b.y + b.height / 2]; }})(document.querySelector({json.dumps(selector)}))"
         )
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            self.mouse(kind, x, y, button="left", clickCount=1)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, play, rundir, training
-from warpsac.config import PROFILES, Config, resolve
+from warpsac import checkpoint, cli, envs, play, rundir, training
+from warpsac.config import PROFILES, Config, from_json, override, resolve, to_json
 from warpsac.tasks import EXTRAS, all_tasks
 
 SMALL = (
@@ -66,10 +66,13 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
     assert main("trian") == 2
-    assert "unknown command 'trian'; commands: train, eval, play, report, tasks, check-env" in capsys.readouterr().err
+    commands = "train, eval, play, export, sim2sim, bench, report, tasks, check-env"
+    assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "play", "report", "tasks", "check-env"])
+@pytest.mark.parametrize(
+    "command", ["train", "eval", "play", "export", "sim2sim", "bench", "report", "tasks", "check-env"]
+)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command, "--help") == 0
     out = capsys.readouterr().out
@@ -105,7 +108,7 @@ def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
 OTHER_VALUES: dict[str, Any] = {
     "env.episode_limit": 30, "env.workers": 3,
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
-    "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder",
+    "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder", "env.humanoidbench": "folder",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "checkpoint.replay": "never",
@@ -122,8 +125,8 @@ FOREIGN = {
 def test_every_setting_can_be_set(algo: str) -> None:
     wanted, words = {}, ["--algo", algo]
     for name, default in _fields(config_of("probe-point", *words)).items():
-        if name in ("task", "variant", "profile", "algo") or name.startswith(FOREIGN[algo]):
-            continue
+        if name in ("task", "variant", "profile", "algo", "learner.blocks") or name.startswith(FOREIGN[algo]):
+            continue  # they set others, or belong to the other algorithm
         if name in OTHER_VALUES:
             value = OTHER_VALUES[name]
         elif isinstance(default, bool):
@@ -149,6 +152,17 @@ def test_variant_and_profile_set_what_they_stand_for() -> None:
     assert (flash.total_steps, flash.replay.batch_size, flash.profile) == (PROFILES["demo"].total_steps, 7, "demo")
     single = config_of("HalfCheetah-v4", "--variant=warpsac-a")
     assert (single.replay.decay_steps, single.learner.projection, single.learner.critics) == (80_000, False, 1)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_one_option_sets_the_depth_of_actor_and_critics(blocks: int) -> None:
+    """What it sets is what is recorded, so a saved config can be changed again part by part."""
+    config = config_of("humanoid-run", "--learner.blocks", str(blocks))
+    assert (config.learner.actor_blocks, config.learner.critic_blocks, config.learner.blocks) == (blocks, blocks, None)
+    assert (config.variant, config.profile, config.env.num_envs) == ("warpsac-l", "cpu", 1)
+    assert from_json(to_json(config), "it") == config
+    shallow = override(config, {"learner": {"actor_blocks": 1}})
+    assert (shallow.learner.actor_blocks, shallow.learner.critic_blocks) == (1, blocks)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +206,8 @@ def test_words_that_are_no_option_or_no_number_are_told_without_a_traceback(caps
         assert "Traceback" not in error
 
 
-def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(envs.FAMILIES, "dmc")
     assert fails(capsys, "train", "HalfCheeta-v4").startswith("unknown task 'HalfCheeta-v4': did you mean HalfCheetah")
     assert fails(capsys, "train", "no_such_module:Robot-v0").startswith("task 'no_such_module:Robot-v0': cannot import")
     assert fails(capsys, "train").startswith("train needs a task first")

@@ -192,6 +192,8 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     ("replay.weight_floor", 0.0, "must be above 0 and at most 1"),
     ("replay.weight_floor", 1.5, "must be above 0 and at most 1"),
     *((f"learner.{who}_blocks", count, "must be 1, 2 or 3") for who in ("actor", "critic") for count in (0, 4)),
+    ("learner.blocks", 0, "must be 1, 2 or 3"),
+    ("learner.blocks", 4, "must be 1, 2 or 3"),
     ("learner.critics", 0, "must be 1 or 2"),
     ("learner.critics", 3, "must be 1 or 2"),
     ("learner.atoms", 1, "must be at least 2"),

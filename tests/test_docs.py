@@ -36,7 +36,17 @@ def test_every_logged_key_is_documented():
 
 def test_every_page_is_there():
     names = {str(page.relative_to(ROOT)) for page in PAGES}
-    pages = {"architecture", "algorithm", "metrics", "performance", "checkpoints", "report"}
+    pages = {
+        "architecture",
+        "algorithm",
+        "metrics",
+        "performance",
+        "checkpoints",
+        "report",
+        "simulators",
+        "export",
+        "bench",
+    }
     assert names >= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md"}
     assert names >= {f"docs/{page}.md" for page in pages}
 

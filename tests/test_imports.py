@@ -19,18 +19,19 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "types errors files signals provenance ppo_config",
-        "config tasks pytree runtime",
-        "envs replay networks normalize episodes trackers checkpoint progress curve published seeds running",
+        "config tasks pytree runtime contract video",
+        "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim seeds running",
         "losses mlp ppo_losses",
         "sac ppo",
         "interaction",
-        "engine rundir evaluate viewer",
+        "engine rundir evaluate viewer settings plan",
         "policy native resuming report",
         "fused ppo_engine",
         "loop",
         "host_loop fused_loop",
         "ppo_loop",
-        "training play",
+        "training play task_list export",
+        "bench",
         "api cli",
         "warpsac",
     )
@@ -164,6 +165,15 @@ def test_reading_runs_does_without_jax() -> None:
         "config, tasks, errors, types, files, rundir, checkpoint, progress, curve, provenance, episodes, evaluate, cli"
     )
     assert loaded_by(f"from warpsac import {rooms}, published\nfrom warpsac.report import command") == set()
+
+
+def test_an_exported_policy_needs_no_simulator_to_be_read() -> None:
+    assert (
+        loaded_by(
+            "from warpsac import contract, video\nfrom warpsac.sim2sim import command\nfrom warpsac.envs import robots"
+        )
+        == set()
+    )
 
 
 def test_looking_up_a_task_loads_no_simulator() -> None:

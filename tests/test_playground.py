@@ -100,7 +100,7 @@ def test_a_runaway_environment_is_put_back_and_marked(stepped: tuple[Any, Any, A
 
 
 def test_the_list_of_names_is_the_packages_own() -> None:
-    assert set(tasks.playground_names()) == set(playground._import_playground().registry.ALL_ENVS)
+    assert set(tasks.suite_names("playground")) == set(playground._import_playground().registry.ALL_ENVS)
 
 
 def test_staggered_starts() -> None:

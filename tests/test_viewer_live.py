@@ -10,14 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from browser import CHROMIUM, Browser
+import chromium
 from pages import ask, decoded
 from warpsac import envs, play
 from warpsac.errors import UserError
@@ -173,12 +172,12 @@ def test_watch_move_the_camera_and_leave(viewer: tuple[Any, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.mujoco
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium")
-def test_the_page_in_a_browser(viewer: tuple[Any, str], tmp_path: Path) -> None:
+@pytest.mark.skipif(chromium.find_browser() is None, reason="no Chromium here (make browser, or set CHROMIUM)")
+def test_the_page_in_a_browser(viewer: tuple[Any, str]) -> None:
     """Pictures come, numbers are shown, keys and mouse do what they say, and the script meets no error."""
     _, url = viewer
-    browser = Browser(tmp_path, url)
-    try:
+    with chromium.page(str(chromium.find_browser())) as browser:
+        browser.visit(url)
         browser.wait_for("typeof shown !== 'undefined' && shown > 2 && state?.phase === 'running'")
         assert browser.value("document.title") == "InvertedPendulum-v5 · warpsac"
         assert browser.value("$('notice').hidden && $('steer').hidden && !$('home').hidden")
@@ -196,9 +195,7 @@ def test_the_page_in_a_browser(viewer: tuple[Any, str], tmp_path: Path) -> None:
         browser.mouse("mouseMoved", 400, 220, button="left", buttons=1)
         browser.mouse("mouseReleased", 400, 220, button="left")
         browser.wait_for(f"shown > {seen}")  # paused, so another picture means another view
-        assert browser.errors == []
-    finally:
-        browser.close()
+        assert browser.complaints == []
 
 
 # --- the hooks of the environments

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from warpsac import envs, runtime, training
-from warpsac.config import Config, override, resolve
+from warpsac import runtime, training
 from warpsac.policy import LoadedPolicy, load_policy
+from warpsac.settings import configure
 from warpsac.training import Outcome
 
 __all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "train"]
-
-
-def configure(
-    task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any
-) -> tuple[Config, str]:
-    """The config of a task and the line that explains its variant.
-
-    `settings` are fields of `Config`; nested ones as dictionaries: replay={"batch_size": 256}.
-    """
-    target = envs.lookup(task)
-    env = settings.get("env")
-    config, reason = resolve(
-        target.name,
-        regime=target.regime,
-        family=target.family,
-        num_envs=env.get("num_envs") if isinstance(env, Mapping) else None,
-        variant=variant,
-        profile=profile,
-        algo=settings.pop("algo", None),
-    )
-    return override(config, settings), reason
 
 
 def train(task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any) -> Outcome:

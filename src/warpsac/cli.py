@@ -1,9 +1,10 @@
-"""The command line: train, eval, play, report, tasks, check-env."""
+"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, check-env."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import signal
@@ -16,10 +17,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from warpsac import envs
+from warpsac import envs, task_list
 from warpsac.config import Config, EnvConfig, from_json, resolve, validate
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.tasks import EXTRAS, Task, all_tasks
 
 USAGE = """\
 usage: warpsac COMMAND ...
@@ -27,8 +27,11 @@ usage: warpsac COMMAND ...
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
   play RUN                a video of a trained policy; --viewer: in the browser; --agent random TASK: untrained
+  export RUN              a trained policy as an ONNX file with all that a robot needs to know
+  sim2sim POLICY.onnx     run an exported policy alone on plain MuJoCo
+  bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in ones
   report FOLDER           learning curves and tables of all runs in a folder, as a page
-  tasks                   list the benchmark tasks
+  tasks                   list the benchmark tasks; --check tries those that can run here
   check-env ID            tell whether your own environment fits, and what is wrong with it
 
 `warpsac COMMAND --help` explains each.
@@ -96,16 +99,6 @@ class PlayOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class TasksOptions:
-    """List the benchmark tasks with their sizes, regime and scores."""
-
-    family: str | None = None
-    """Only tasks of this family."""
-    json: bool = False
-    """Print a JSON list instead of a table."""
-
-
-@dataclasses.dataclass(frozen=True)
 class CheckEnvOptions:
     """Tell whether an environment fits, and what is wrong with it."""
 
@@ -122,7 +115,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "eval": _eval,
         "play": _play,
-        "report": _report,
+        "export": _command_of("export", "ExportOptions"),
+        "sim2sim": _command_of("sim2sim", "Sim2SimOptions"),
+        "bench": _command_of("bench", "BenchOptions"),
+        "report": _command_of("report", "ReportOptions"),
         "tasks": _tasks,
         "check-env": _check_env,
     }
@@ -309,51 +305,18 @@ def _play(words: list[str]) -> int:
     return 0
 
 
-def _report(words: list[str]) -> int:
-    from warpsac.report.command import ReportOptions, command
+def _command_of(name: str, options: str) -> Callable[[list[str]], int]:
+    """A command that lives in a package of its own, imported when it is called."""
 
-    return command(_parse(ReportOptions, words, "report"))
+    def run(words: list[str]) -> int:
+        module: Any = importlib.import_module(f"warpsac.{name}.command")
+        return int(module.command(_parse(getattr(module, options), words, name)))
+
+    return run
 
 
 def _tasks(words: list[str]) -> int:
-    asked: TasksOptions = _parse(TasksOptions, words, "tasks")
-    if asked.family is not None and asked.family not in EXTRAS:
-        raise UserError(f"family = '{asked.family}': must be one of {', '.join(EXTRAS)}")
-    families = [asked.family] if asked.family else list(EXTRAS)
-    tasks = [task for family in families for task in all_tasks() if task.family == family]
-    if asked.json:
-        print(json.dumps([dataclasses.asdict(task) | {"status": _availability(task.family)} for task in tasks]))
-        return 0
-    width = max(len(task.name) for task in tasks)
-    for family in dict.fromkeys(task.family for task in tasks):
-        members = [task for task in tasks if task.family == family]
-        print(f"{family}: data-{members[0].regime}, {_availability(family)}")
-        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}")
-        for task in members:
-            obs = str(task.actor_obs_dim)
-            if task.critic_obs_dim != task.actor_obs_dim:
-                obs += f"/{task.critic_obs_dim}"
-            low, high = (_score(task, score) for score in (task.random_score, task.normalize_score))
-            print(f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}")
-        print()
-    print("obs: numbers observed by the actor/by the critic, where they differ")
-    print("random, reference: the results that count as score 0 and score 1")
-    return 0
-
-
-def _score(task: Task, score: float | None) -> str:
-    if score is None:
-        return "-"
-    return f"{score:g} %" if task.metric == "success" else f"{score:,.6g}"
-
-
-def _availability(family: str) -> str:
-    from importlib.util import find_spec
-
-    if family not in envs.FAMILIES:
-        return "not in this version"
-    package = {"playground": "mujoco_playground"}.get(family, family)
-    return "ready" if find_spec(package) else f"pip install 'warpsac[{EXTRAS[family]}]'"
+    return task_list.run(_parse(task_list.TasksOptions, words, "tasks"))
 
 
 def _check_env(words: list[str]) -> int:

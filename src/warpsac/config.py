@@ -54,6 +54,8 @@ class EnvConfig:
     """Physics engine: MJX or MuJoCo-Warp (Playground)."""
     menagerie: str | None = None
     """Folder with a copy of mujoco_menagerie, for tasks with robot meshes (Playground)."""
+    humanoidbench: str | None = None
+    """Folder with a checkout of humanoid-bench (HumanoidBench)."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ class LearnerConfig:
     """Critics: 2 is clipped double-Q, 1 a single critic."""
     projection: bool = True
     """Renormalise the weights after every optimizer step."""
+    blocks: int | None = None
+    """Residual blocks of actor and critics alike: sets the next two."""
     actor_blocks: int = 2
     """Residual blocks of the actor (1 to 3)."""
     critic_blocks: int = 2
@@ -377,8 +381,20 @@ def _check_algorithm(config: Config, check: Any) -> None:
             check(f"{section}.{name}", same, f"has no effect with algo {config.algo}: leave it out")
 
 
+def _expanded(config: Config) -> Config:
+    """The config without shorthands: what they set is what is recorded."""
+    blocks = config.learner.blocks
+    if blocks is None:
+        return config
+    if blocks not in (1, 2, 3):
+        raise ConfigError("learner.blocks", blocks, "must be 1, 2 or 3")
+    learner = dataclasses.replace(config.learner, blocks=None, actor_blocks=blocks, critic_blocks=blocks)
+    return dataclasses.replace(config, learner=learner)
+
+
 def validate(config: Config) -> Config:
-    """The config itself if every field is in range; a ConfigError naming the first that is not."""
+    """The config, shorthands expanded, if every field is in range; a ConfigError naming the first that is not."""
+    config = _expanded(config)
 
     def check(path: str, ok: bool, allowed: str) -> None:
         if not ok:

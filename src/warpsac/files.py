@@ -6,6 +6,33 @@ import contextlib
 import os
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # no file locks on this system
+    fcntl = None  # type: ignore[assignment]
+
+
+class Held(Exception):
+    """Another process holds the lock."""
+
+
+def lock_file(path: Path) -> int | None:
+    """Lock a file (made if need be) until the returned descriptor is closed or the process ends.
+
+    None where there are no locks: then nobody is kept out.
+    """
+    if fcntl is None:
+        return None
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError | PermissionError):
+            raise Held(str(path)) from None
+        return None  # a file system without locks
+    return descriptor
+
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder (created, renamed, removed files) survive a power cut."""

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
-import subprocess
-import sys
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from warpsac import envs, viewer
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
-from warpsac.files import in_words
 from warpsac.policy import LoadedPolicy, require_fit
+from warpsac.video import NO_GL, find_gl, writer
 from warpsac.viewer.painter import image_of
-
-# Families that only MuJoCo can draw.
-_MUJOCO_DRAWN = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
-_TRY_GL = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
-
-
-def find_gl() -> str | None:
-    """A way for MuJoCo to draw here: 'egl', 'osmesa' or 'glfw'; None if there is none.
-
-    Tried in another process, because a failed attempt cannot be undone in this one.
-    """
-    chosen = os.environ.get("MUJOCO_GL")
-    names = [chosen] if chosen else ["egl", "osmesa"] + (["glfw"] if os.environ.get("DISPLAY") else [])
-    if sys.platform == "darwin" and not chosen:
-        names = ["glfw"]
-    for name in names:
-        done = subprocess.run(
-            [sys.executable, "-c", _TRY_GL],
-            env=os.environ | {"MUJOCO_GL": name},
-            capture_output=True,
-            timeout=60,
-        )
-        if done.returncode == 0:
-            return name
-    return None
 
 
 class UntrainedAgent:
@@ -76,7 +46,7 @@ def record(
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = max(1, round(rate / 50))
         obs, total = env.reset(seed), 0.0
-        with _writer(path, rate / every) as video:
+        with writer(path, rate / every) as video:
             for step in range(steps):
                 if step % every == 0:
                     video.append_data(image_of(env))
@@ -123,32 +93,6 @@ def _drawable(task: str, config: EnvConfig | None) -> envs.HostEnv:
         gl = find_gl()
         if gl is not None:
             os.environ["MUJOCO_GL"] = gl
-        elif envs.lookup(task).family in _MUJOCO_DRAWN:
-            raise UserError(
-                "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
-                "gives MuJoCo software rendering"
-            )
+        elif envs.lookup(task).family in envs.MUJOCO_FAMILIES:
+            raise UserError(NO_GL)
     return envs.make(task, 1, config, render=True)
-
-
-@contextlib.contextmanager
-def _writer(path: Path, rate: float) -> Iterator[Any]:
-    import imageio.v2 as imageio
-
-    if not path.parent.is_dir():
-        raise UserError(f"{path}: no such folder {path.parent}")
-    if path.suffix.lower() != ".mp4":
-        raise UserError(f"{path}: the video must be an .mp4 file")
-    beside = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never stands under the final name
-    try:
-        with warnings.catch_warnings():
-            # The encoder is another program, begun at the first image: JAX's fear of a fork is unfounded.
-            warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
-            with imageio.get_writer(str(beside), fps=rate, macro_block_size=2, quality=7) as video:
-                yield video
-        os.replace(beside, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {in_words(error)}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink()

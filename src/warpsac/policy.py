@@ -13,6 +13,7 @@ from warpsac import checkpoint, ppo, pytree, rundir, sac
 from warpsac.config import Config
 from warpsac.envs import EnvSpec, rescale
 from warpsac.errors import UserError
+from warpsac.networks import Moments
 from warpsac.types import ObsViews
 
 Agent = sac.Agent | ppo.Agent
@@ -31,7 +32,14 @@ class LoadedPolicy:
         self.step = step
         """Environment steps after which it was saved."""
         self.info = info
-        self._act = jax.jit(lambda obs: _learner_of(agent).best_action(agent, policy, obs))
+        self._act = jax.jit(lambda obs: learner_of(agent).best_action(agent, policy, obs))
+
+    @property
+    def obs_moments(self) -> Moments:
+        """Mean and variance of the actor's observations, as its normaliser has them."""
+        policy, views = self.policy, self.agent.views
+        found = policy.obs if isinstance(policy, ppo.Policy) else policy.moments.norm_in
+        return Moments(views.actor(found.mean), views.actor(found.var))
 
     def normalized(self, obs: np.ndarray) -> np.ndarray:
         """Actions [N, A] in [-1, 1] for observations [N, D]."""
@@ -79,7 +87,7 @@ def load_policy(run: Path | str) -> LoadedPolicy:
         raise UserError(f"{folder.path}: has no good checkpoint yet")
     spec = found.info["env_spec"]
     agent = _agent_of(folder.config, spec)
-    template = _learner_of(agent).init_policy(agent)
+    template = learner_of(agent).init_policy(agent)
     policy = pytree.restore(template, found.arrays["policy"], str(found.path))
     return LoadedPolicy(agent, policy, found.step, spec)
 
@@ -92,6 +100,6 @@ def _agent_of(config: Config, spec: dict[str, Any]) -> Agent:
     return sac.Agent(config.learner, views, action_dim, config.horizon_updates)
 
 
-def _learner_of(agent: Agent) -> Any:
+def learner_of(agent: Agent) -> Any:
     """The module whose agent it is: both offer `init_policy` and `best_action`."""
     return ppo if isinstance(agent, ppo.Agent) else sac

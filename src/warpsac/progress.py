@@ -123,7 +123,7 @@ class Progress:
         (start, first), (end, last) = self._history[0], self._history[-1]
         if last <= first or end <= start:
             return UNKNOWN
-        return _duration((self._total - self._step) * (end - start) / (last - first))
+        return duration((self._total - self._step) * (end - start) / (last - first))
 
     def _show(self, key: str, form: str = ".4g") -> str:
         """Mean over the seeds, and the range if they differ."""
@@ -200,7 +200,7 @@ class Progress:
         )
         rate = self._rate()
         times = Text(
-            f"{_duration(self._clock() - self._started)} elapsed · {self._remaining()} left · "
+            f"{duration(self._clock() - self._started)} elapsed · {self._remaining()} left · "
             f"{UNKNOWN if rate is None else format(rate, ',.0f')} steps/s",
             style="dim",
         )
@@ -255,7 +255,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -33,7 +33,7 @@ from typing import Any
 
 from warpsac.config import Config, from_json, to_json
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.files import free_name, in_words, sync_folder, write_atomically
+from warpsac.files import Held, free_name, in_words, lock_file, sync_folder, write_atomically
 from warpsac.trackers import Tracker, open_trackers, require_trackers
 
 try:
@@ -143,20 +143,14 @@ class RunDir:
 
     def lock(self) -> None:
         """Refuse to share the folder with another process that trains in it; a killed one holds no lock."""
-        if fcntl is None or self._lock is not None:
+        if self._lock is not None:
             return
         try:
-            lock = os.open(self.path / ".lock", os.O_WRONLY | os.O_CREAT, 0o666)
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(lock)
-                if isinstance(error, (BlockingIOError, PermissionError)):
-                    raise UserError(f"{self.path}: another process is training in this folder") from None
-                return  # a file system without locks
+            self._lock = lock_file(self.path / ".lock")
+        except Held:
+            raise UserError(f"{self.path}: another process is training in this folder") from None
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
-        self._lock = lock
 
     def resume(self, step: int, meta: Mapping[str, Any], stop_at: int | None = None) -> None:
         """Make the folder ready to go on from the checkpoint of `step`: lock, set rows aside, record it.

@@ -25,6 +25,14 @@ EXTRAS = {
     "sim2real": "sim2real",
 }
 
+# Families with more tasks than the benchmark's, and the regime of those.
+SUITES: dict[str, Regime] = {
+    "dmc": "limited",
+    "myosuite": "limited",
+    "humanoidbench": "limited",
+    "playground": "abundant",
+}
+
 
 @dataclass(frozen=True)
 class Task:
@@ -79,9 +87,21 @@ def benchmark_tasks() -> tuple[Task, ...]:
 
 
 @cache
-def playground_names() -> tuple[str, ...]:
-    """Every task of MuJoCo Playground 0.2: importing it takes seconds, which a misspelled name must not cost."""
-    return tuple(resources.files("warpsac").joinpath("data/playground.txt").read_text().split())
+def suite_names(family: str) -> tuple[str, ...]:
+    """Every task of a family in `SUITES`: importing a simulator takes seconds, which a misspelled name must not cost.
+
+    The lists are those of dm_control 1.0.50, MyoSuite 3.0, HumanoidBench 0.2 and MuJoCo Playground 0.2.
+    """
+    return tuple(resources.files("warpsac").joinpath(f"data/{family}.txt").read_text().split())
+
+
+def find_in_suites(name: str) -> tuple[str, str] | None:
+    """The family that has a task of that name, and the name as the family spells it."""
+    for family in SUITES:
+        spellings = {known.lower(): known for known in suite_names(family)}
+        if name.lower() in spellings:
+            return family, spellings[name.lower()]
+    return None
 
 
 def all_tasks() -> tuple[Task, ...]:

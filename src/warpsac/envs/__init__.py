@@ -16,11 +16,12 @@ import numpy as np
 
 from warpsac.config import EnvConfig
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.tasks import EXTRAS, Regime, Task, find, playground_names, suggestions
+from warpsac.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
 from warpsac.types import ObsViews, Restart, StepResult
 
 if TYPE_CHECKING:
     from warpsac.envs.host import SeedEnvs
+    from warpsac.envs.robots import Deployment
 
 
 @dataclass(frozen=True)
@@ -151,12 +152,17 @@ class NativeEnv(Protocol):
 FAMILIES = {
     "mujoco": "warpsac.envs.gym",
     "gymnasium": "warpsac.envs.gym",
+    "dmc": "warpsac.envs.dmc",
+    "myosuite": "warpsac.envs.myosuite",
+    "humanoidbench": "warpsac.envs.humanoidbench",
     "playground": "warpsac.envs.playground",
     "probe": "warpsac.envs.probe",
     "probe-native": "warpsac.envs.probe_native",
 }
 # Families whose simulator is compiled with the learner: their environments are `NativeEnv`s.
 NATIVE_FAMILIES = ("playground", "probe-native")
+# Families whose pictures MuJoCo draws.
+MUJOCO_FAMILIES = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,7 @@ class Target:
     @property
     def regime(self) -> Regime | None:
         if self.task is None:
-            return "abundant" if self.family == "playground" else None
+            return SUITES.get(self.family)
         return self.task.regime
 
     @property
@@ -196,15 +202,17 @@ def lookup(name: str) -> Target:
         if name in probe.TASKS:
             return Target(name, "probe", None)
         raise UserError(f"unknown task '{name}'; probe tasks: {', '.join(probe.TASKS)}")
+    in_suite = find_in_suites(name)
+    if in_suite is not None:
+        return Target(in_suite[1], in_suite[0], None)
     from warpsac.envs import gym
 
     if gym.is_registered(name):
         return Target(name, "gymnasium", None)
-    if name in playground_names():
-        return Target(name, "playground", None)
     module, _, bare = name.rpartition(":")
     prefix = f"{module}:" if module else ""
-    own = [f"{prefix}{near}" for near in suggestions(bare, gym.registered_ids())]
+    others = gym.registered_ids() + [known for family in SUITES for known in suite_names(family)]
+    own = [f"{prefix}{near}" for near in suggestions(bare, others)]
     near = list(dict.fromkeys(own if module else suggestions(name) + own))[:3]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     raise UserError(f"unknown task '{name}': {hint}")
@@ -248,6 +256,15 @@ def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> Na
     target = lookup(name)
     with _told_in_a_line(target):
         return _of_family(target, num_envs, config, render=False)
+
+
+def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
+    """How a policy of this task drives its robot; None where the task has no robot that is known here."""
+    target = lookup(name)
+    with _told_in_a_line(target):
+        module: Any = importlib.import_module(FAMILIES[target.family]) if target.family in FAMILIES else None
+        found = getattr(module, "deployment", None)
+        return found(target.name, config or EnvConfig()) if found else None
 
 
 def _of_family(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib
-import json
 import warnings
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import EnvSpec, in_a_line
+from warpsac.envs import EnvSpec, in_a_line, mujoco_state
 from warpsac.envs.host import InProcessEnvs
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
 
+RegistryEntry = gymnasium.envs.registration.EnvSpec
 SUCCESS_STEPS = 200  # tried to find out how an environment reports success
 
 
@@ -43,28 +45,29 @@ def is_registered(name: str) -> bool:
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
     first = build_single(name, render, config.episode_limit)
-    success_key = find_success_key(first)
-    spec = describe(name, first, num_envs, config, success_key is not None)
+    mujoco = isinstance(first, MujocoSnapshot)
+    success_key = None if mujoco else find_success_key(first)  # gymnasium's own have none
+    family, packages = ("mujoco", ["gymnasium", "mujoco"]) if mujoco else ("gymnasium", ["gymnasium"])
     # The entry itself, not its name: a worker process need not have registered it.
     entry = gymnasium.registry[name.rpartition(":")[2]]
     return InProcessEnvs(
-        spec,
-        build=functools.partial(build_single, entry, render, config.episode_limit),
+        describe(name, first, num_envs, config, success_key is not None, family, packages),
+        build=partial(build_single, entry, render, config.episode_limit),
         max_faults=config.max_faults,
         first=first,
-        success_of=functools.partial(reports_success, success_key) if success_key else None,
+        success_of=partial(succeeded, success_key) if success_key else None,
     )
 
 
-def reports_success(key: str, info: dict[str, Any]) -> bool:
+def succeeded(key: str, info: dict[str, Any]) -> bool:
     return bool(info.get(key, False))
 
 
-def build_single(
-    name: str | gymnasium.envs.registration.EnvSpec, render: bool = False, episode_limit: int | None = None
-) -> Any:
+def build_single(name: str | RegistryEntry, render: bool = False, episode_limit: int | None = None) -> Any:
     """One environment of a registered id (`module:Id` imports the module), or of a registry's entry."""
-    with warnings.catch_warnings():
+    entry = gymnasium.registry.get(name) if isinstance(name, str) else name
+    on_mujoco = entry is not None and str(entry.entry_point).startswith("gymnasium.envs.mujoco")
+    with warnings.catch_warnings(), mujoco_state.quiet() if on_mujoco else contextlib.nullcontext():
         # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         warnings.filterwarnings("ignore", message=".*Overriding environment.*")
@@ -87,19 +90,17 @@ def build_single(
     return env
 
 
-def find_success_key(env: Any) -> str | None:
+def find_success_key(env: Any, keys: Sequence[str] = ("is_success", "success")) -> str | None:
     """The info key by which an environment reports success; None if it has none.
 
     Some report it only at an episode's end: one is tried, or the beginning of a long one.
     """
-    if isinstance(env, MujocoSnapshot):
-        return None  # gymnasium's own have none
     space, over = env.action_space, False
     try:
         _, info = env.reset(seed=0)
         action = np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
         for _ in range(SUCCESS_STEPS + 1):
-            found = [key for key in ("is_success", "success") if key in info]
+            found = [key for key in keys if key in info]
             if found or over:
                 return found[0] if found else None
             _, _, terminated, truncated, info = env.step(action)
@@ -109,7 +110,15 @@ def find_success_key(env: Any) -> str | None:
     return None
 
 
-def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success: bool) -> EnvSpec:
+def describe(
+    name: str,
+    env: Any,
+    num_envs: int,
+    config: EnvConfig,
+    has_success: bool,
+    family: str = "gymnasium",
+    packages: Sequence[str] = ("gymnasium",),
+) -> EnvSpec:
     """The spec of a single environment, or a clear line on why it does not fit."""
     spaces = gymnasium.spaces
     action, observation = env.action_space, env.observation_space
@@ -132,10 +141,9 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
     size = int(np.prod(observation.shape))
     limit = env.spec.max_episode_steps if env.spec is not None else None
     step_seconds = getattr(env.unwrapped, "dt", None)
-    mujoco = isinstance(env, MujocoSnapshot)
     return EnvSpec(
         task=name,
-        family="mujoco" if mujoco else "gymnasium",
+        family=family,
         num_envs=num_envs,
         views=ObsViews(size, size),
         action_dim=low.size,
@@ -144,8 +152,8 @@ def describe(name: str, env: Any, num_envs: int, config: EnvConfig, has_success:
         episode_limit=limit,
         control_hz=1.0 / step_seconds if step_seconds else None,
         has_success=has_success,
-        restorable=isinstance(env, Snapshot),
-        versions=installed_versions(["gymnasium", "mujoco"] if mujoco else ["gymnasium"]),
+        restorable=hasattr(env, "get_state") and hasattr(env, "set_state"),
+        versions=installed_versions(packages),
     )
 
 
@@ -157,62 +165,35 @@ class Snapshot(gymnasium.Wrapper):
 
     def get_state(self) -> dict[str, np.ndarray]:
         limit = _time_limit(self.env)
-        random = json.dumps(self.env.unwrapped.np_random.bit_generator.state).encode()
-        state = {f"own/{name}": np.array(value) for name, value in self._get_own().items()}
-        state["elapsed"] = np.asarray(limit._elapsed_steps if limit else 0)
-        state["random"] = np.frombuffer(random, np.uint8).copy()
-        return state
+        return mujoco_state.nested("own", self._get_own()) | {
+            "elapsed": np.asarray(limit._elapsed_steps if limit else 0),
+            "random": mujoco_state.pack(self.env.unwrapped.np_random.bit_generator.state),
+        }
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
-        self._set_own({k.removeprefix("own/"): v for k, v in state.items() if k.startswith("own/")})
+        self._set_own(mujoco_state.part("own", state))
         limit = _time_limit(self.env)
         if limit is not None:
             limit._elapsed_steps = int(state["elapsed"])
-        self.env.unwrapped.np_random.bit_generator.state = json.loads(bytes(state["random"]).decode())
+        self.env.unwrapped.np_random.bit_generator.state = mujoco_state.unpack(state["random"])
 
     def _get_own(self) -> dict[str, np.ndarray]:
-        return self.env.get_wrapper_attr("get_state")()
+        return {name: np.array(value) for name, value in self.env.get_wrapper_attr("get_state")().items()}
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
         self.env.get_wrapper_attr("set_state")(state)
 
 
 class MujocoSnapshot(Snapshot):
-    """A MuJoCo environment whose state between two steps can be taken and put back exactly.
-
-    The physics state alone is not enough: rewards and observations also read derived quantities
-    (body positions, contact forces) that a step leaves behind, so all fixed-size arrays are kept.
-    """
+    """A MuJoCo environment that keeps nothing but physics between two steps."""
 
     def _get_own(self) -> dict[str, np.ndarray]:
-        import mujoco
-
         base: Any = self.env.unwrapped
-        model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
-        physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
-        mujoco.mj_getState(model, data, physics, kind)
-        return {name: np.array(getattr(data, name)) for name in self._fixed_arrays} | {"physics": physics}
+        return mujoco_state.get_physics(base.model, base.data)
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
-        import mujoco
-
         base: Any = self.env.unwrapped
-        model, data, kind = base.model, base.data, mujoco.mjtState.mjSTATE_INTEGRATION
-        mujoco.mj_setState(model, data, np.asarray(state["physics"], np.float64), kind)
-        for name in self._fixed_arrays:
-            getattr(data, name)[...] = state[name]
-
-    @functools.cached_property
-    def _fixed_arrays(self) -> list[str]:
-        """Names of MjData's float arrays whose size the model alone decides: those that are there before any
-        step (contacts, constraints and islands come and go)."""
-        import mujoco
-
-        base: Any = self.env.unwrapped
-        data = mujoco.MjData(base.model)
-        arrays = {name: getattr(data, name, None) for name in dir(data) if not name.startswith("_")}
-        return [name for name, value in arrays.items() if isinstance(value, np.ndarray)
-                and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
+        mujoco_state.set_physics(base.model, base.data, state)
 
 
 def _time_limit(env: Any) -> Any:

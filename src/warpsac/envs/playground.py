@@ -10,6 +10,7 @@ step is marked and never learned from.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import os
 import warnings
@@ -21,7 +22,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.config import EnvConfig
-from warpsac.envs import Command, EnvSpec, Scene, drawing
+from warpsac.envs import Command, EnvSpec, Scene, robots
+from warpsac.envs.drawing import Picture
+from warpsac.envs.robots import Deployment
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import Array, ObsViews, StepResult
@@ -86,7 +89,7 @@ class PlaygroundEnvs:
         self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
         observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
         self._asymmetric = isinstance(observation, dict)
-        self._renderer: Any = None
+        self._picture: Picture | None = None
         self._drawn: Any = None
         self.spec = EnvSpec(
             task=task,
@@ -154,15 +157,9 @@ class PlaygroundEnvs:
     def image(self, state: State, height: int = 480, width: int = 640) -> np.ndarray:
         """What environment 0 looks like, [height, width, 3]."""
         model, data = self.scene(state)
-        if self._renderer is None:
-            import mujoco
-
-            drawing.gl_context()
-            drawing.enlarge_buffer(model, width, height)
-            self._renderer = mujoco.Renderer(model, height, width)
-        named = [model.camera(i).name for i in range(model.ncam)]
-        self._renderer.update_scene(data, camera="track" if "track" in named else (0 if named else -1))
-        return self._renderer.render()
+        if self._picture is None:
+            self._picture = Picture(model, ["track"], height, width)
+        return self._picture.draw(data)
 
     def scene(self, state: State) -> Scene:
         """Environment 0 as plain MuJoCo data; the next call overwrites it."""
@@ -232,6 +229,43 @@ class PlaygroundEnvs:
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
     return PlaygroundEnvs(name, num_envs, config)
+
+
+def missing(config: EnvConfig) -> str | None:
+    """What the benchmark's tasks need beside the packages, and cannot be used before it is fetched: meshes."""
+    from importlib.util import find_spec
+
+    package = find_spec("mujoco_playground")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    fetched = any((Path(folder) / "external_deps" / "mujoco_menagerie").is_dir() for folder in folders)
+    if fetched or config.menagerie or os.environ.get(MENAGERIE_VARIABLE):
+        return None
+    return f"needs mujoco_menagerie: set {MENAGERIE_VARIABLE} (docs/simulators.md)"
+
+
+def deployment(task: str, config: EnvConfig) -> Deployment | None:
+    """The robot of a task and its scene, for an exported policy; None for a task that has none."""
+    if task not in robots.PLAYGROUND:
+        return None
+    import mujoco
+
+    # Only looked at: nothing is simulated, and no push ever happens.
+    env = _load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    robot = robots.robot_of(
+        env.mj_model,
+        robots.PLAYGROUND[task],
+        default_pose=np.asarray(env._default_pose, np.float64),
+        base_height=float(env._init_q[2]),
+        action_scale=env._config.action_scale,
+        control_hz=1.0 / env.dt,
+        command_range=_command_range(env._config),
+    )
+    if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
+        raise UserError(f"{task}: its actions are not in the order of its joints")
+    assets = env._model_assets
+    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
+    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
+    return Deployment(robot, robots.scene_files(spec, env.mj_model, assets))
 
 
 def _load(task: str, config: EnvConfig, impl: str) -> Any:

@@ -38,17 +38,18 @@ def command(asked: ReportOptions) -> int:
     if asked.published:
         if asked.folders:
             raise UserError("report takes folders or --published, not both: published curves are drawn beside runs")
-        found, out, title = runs.published_runs(), Path(asked.out or "report-published"), "Published results"
+        found, planned = runs.published_runs(), []
+        out, title = Path(asked.out or "report-published"), "Published results"
     else:
         if not asked.folders:
             raise UserError("report needs a folder with runs: `warpsac report runs`")
         if len(asked.folders) > 1 and asked.out is None:
             raise UserError("report on several folders needs --out FOLDER for what it writes")
         roots = [Path(folder) for folder in asked.folders]
-        found = runs.collect(roots)
+        found, planned = runs.collect(roots), runs.find_plans(roots)
         out = Path(asked.out) if asked.out else roots[0] / "report"
         title = ", ".join(root.resolve().name for root in roots)
-    study = make_study(found)
+    study = make_study(found, planned)
     written = write(study, out, asked.title or title, asked.published)
     if asked.json:
         print(json.dumps(summary(study) | {"page": str(written)}))

@@ -16,6 +16,7 @@ from warpsac import checkpoint, published, rundir
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.files import in_words
+from warpsac.plan import PLAN, Planned, read_plan
 from warpsac.report.groups import OTHER_FAMILY, Group, Scale, group_of, in_order, scale_of
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
@@ -242,12 +243,20 @@ def without_duplicates(runs: list[Run]) -> list[Run]:
     return result
 
 
-def find_missing(runs: Sequence[Run]) -> list[Missing]:
-    """The gaps of the grid that the runs themselves draw up.
+def find_plans(roots: Sequence[Path]) -> list[Planned]:
+    """What benches have planned in the folders, or in folders right inside them."""
+    folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
+    return [cell for folder in folders for cell in read_plan(folder)]
+
+
+def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
+    """The runs that are planned and not there; without a plan, the gaps of the grid that the runs draw up.
 
     Every group on a task should have the seeds that any group has there, and a plain variant that occurs in a
     family should have all tasks that occur in it. Ablations are not expected on other tasks.
     """
+    if planned:
+        return _missing_of_plan(runs, planned)
     common = common_changes(runs)
     seeds: dict[str, set[int]] = {}
     there: dict[tuple[str, Group], set[int]] = {}
@@ -270,6 +279,17 @@ def find_missing(runs: Sequence[Run]) -> list[Missing]:
         for group in order
         if gaps.get((task, group))
     ]
+
+
+def _missing_of_plan(runs: Sequence[Run], planned: Sequence[Planned]) -> list[Missing]:
+    there = {(run.task, run.group, run.seed) for run in runs}
+    gaps: dict[tuple[str, Group], set[int]] = {}
+    for _, config in planned:
+        task, group = scale_of(config).task, group_of(config)
+        seeds = {seed for seed in config.seeds if (task, group, seed) not in there}
+        if seeds:
+            gaps.setdefault((task, group), set()).update(seeds)
+    return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
 
 
 # --- published curves as runs ---------------------------------------------------------------------------

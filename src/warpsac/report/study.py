@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from warpsac.plan import Planned
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Group, Scale, in_order
@@ -258,7 +259,7 @@ class Study:
         return [run for run in self.runs if not run.finished]
 
 
-def make_study(runs: Sequence[Run]) -> Study:
+def make_study(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> Study:
     by_task: dict[str, list[Run]] = {}
     for run in runs:
         if run.scale and run.group and run.status != "duplicate":
@@ -271,7 +272,7 @@ def make_study(runs: Sequence[Run]) -> Study:
     scopes = [scope for scope in families if any(task.finished for task in scope.tasks)]
     if len(scopes) > 1:
         scopes.append(Scope(ALL_FAMILIES, [task for scope in scopes for task in scope.tasks]))
-    return Study(list(runs), tasks, scopes, find_missing(runs), common_changes(runs))
+    return Study(list(runs), tasks, scopes, find_missing(runs, planned), common_changes(runs))
 
 
 def _task_order(by_task: Mapping[str, list[Run]]) -> list[str]:

@@ -1,0 +1,185 @@
+"""What a person sees of a bench: a live table on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.state import RunState, states_of
+from warpsac.bench.suite import Cell
+from warpsac.progress import UNKNOWN, duration
+
+LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
+LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs
+STYLES = {"running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow"}
+# What a person wants to see first where the terminal has too few lines.
+ORDER = ("running", "failed", "interrupted", "waiting", "finished")
+
+
+class Row(NamedTuple):
+    """One cell as it is shown."""
+
+    cell: Cell
+    status: str
+    finished: int
+    step: int
+    result: float | None
+    left: float | None = None
+    """Seconds until it ends, if that can be told."""
+
+
+def summarise(states: Sequence[RunState], running: bool, failed: bool) -> tuple[str, int, int, float | None]:
+    """Status, finished seeds, steps of the slowest seed, and mean result of a cell."""
+    finished = sum(state.status == "finished" for state in states)
+    if finished == len(states):
+        status = "finished"
+    elif running:
+        status = "running"
+    elif failed or any(state.status == "failed" for state in states):
+        status = "failed"
+    else:
+        status = "interrupted" if any(state.status != "waiting" for state in states) else "waiting"
+    results = [state.result for state in states if state.result is not None]
+    step = min(state.reached for state in states)
+    return status, finished, step, sum(results) / len(results) if results else None
+
+
+class Board:
+    """Shows the cells of a suite while a scheduler works on them."""
+
+    def __init__(
+        self,
+        bench: Path,
+        cells: Sequence[Cell],
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._bench, self._cells, self._clock = bench, cells, clock
+        self._console = console or Console()
+        self._scheduler: Scheduler | None = None
+        self._states = {cell.name: states_of(bench, cell) for cell in cells}
+        self._seen: dict[str, tuple[float, int]] = {}  # cell -> when and at which step it was first seen running
+        self._began = clock()
+        self._line_due, self._look_due = self._began + LINE_INTERVAL, self._began
+        self._live: Live | None = None
+
+    def __enter__(self) -> Board:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(self, console=self._console, refresh_per_second=2)
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            with contextlib.suppress(OSError):
+                self._live.stop()
+            self._live = None
+
+    def say(self, text: str) -> None:
+        """A line that stays, above the table."""
+        with contextlib.suppress(OSError):
+            if self._live:
+                self._console.print(Text(text))
+            else:
+                self._console.file.write(text + "\n")
+                self._console.file.flush()
+
+    def follow(self, scheduler: Scheduler) -> None:
+        """Look at the folders of running programs, and say where everything stands from time to time."""
+        self._scheduler = scheduler
+        now = self._clock()
+        if now < self._look_due:
+            return
+        self._look_due = now + LOOK_INTERVAL
+        running = {job.cell.name for job in scheduler.running}
+        ended = {job.cell.name for job in (*scheduler.finished, *scheduler.failed)}
+        for cell in self._cells:
+            if cell.name in running:
+                self._states[cell.name] = states_of(self._bench, cell)
+                self._seen.setdefault(cell.name, (now, min(state.reached for state in self._states[cell.name])))
+            elif cell.name in ended and cell.name in self._seen:
+                self._states[cell.name] = states_of(self._bench, cell)
+                del self._seen[cell.name]
+        if self._live is None and now >= self._line_due:
+            self._line_due = now + LINE_INTERVAL
+            self.say(f"{self.headline()} ({self._elapsed})")
+
+    # --- what is shown
+
+    def rows(self) -> list[Row]:
+        jobs = self._scheduler
+        running = {job.cell.name for job in jobs.running} if jobs else set()
+        failed = {job.cell.name for job in jobs.failed} if jobs else set()
+        rows = []
+        for cell in self._cells:
+            status, finished, step, result = summarise(
+                self._states[cell.name], cell.name in running, cell.name in failed
+            )
+            rows.append(Row(cell, status, finished, step, result, self._left(cell, step)))
+        return rows
+
+    def _left(self, cell: Cell, step: int) -> float | None:
+        if cell.name not in self._seen:
+            return None
+        since, first = self._seen[cell.name]
+        if step <= first:
+            return None
+        return (self._clock() - since) * (cell.config.end_step - step) / (step - first)
+
+    def headline(self) -> str:
+        count: Counter[str] = Counter()
+        for row in self.rows():
+            count["finished"] += row.finished
+            count[row.status] += len(row.cell.config.seeds) - row.finished
+        said = ", ".join(f"{count[status]} {status}" for status in ORDER if count[status])
+        return f"{sum(count.values())} runs: {said}"
+
+    @property
+    def _elapsed(self) -> str:
+        return duration(self._clock() - self._began)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = self.rows()
+        room = max(3, (options.height or console.size.height) - 6)
+        shown = sorted(rows, key=lambda row: ORDER.index(row.status))[:room] if len(rows) > room else rows
+        yield table_of(shown)
+        hidden = len(rows) - len(shown)
+        more = f"and {hidden} more; " if hidden else ""
+        yield Text(f"{more}{self.headline()} ({self._elapsed})", style="dim")
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    published = any(row.cell.published is not None for row in rows)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("task", "variant", "state"):
+        table.add_column(name, no_wrap=True)
+    for name in ("seeds", "step", "", "result", *(["published"] if published else []), "left"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells: list[Any] = [
+            Text(row.cell.config.task),
+            Text(row.cell.variant),
+            Text(row.status, style=STYLES[row.status]),
+            f"{row.finished}/{len(row.cell.config.seeds)}",
+            f"{row.step:,}",
+            f"{row.step / row.cell.config.end_step:.0%}",
+            _number(row.result),
+            *([_number(row.cell.published)] if published else []),
+            duration(row.left) if row.left is not None and row.status == "running" else UNKNOWN,
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:,.1f}"

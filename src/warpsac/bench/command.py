@@ -1,0 +1,223 @@
+"""`warpsac bench`: plan, train what is left of a suite, and say what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from rich.console import Console
+
+from warpsac.bench import local
+from warpsac.bench.board import Board, table_of
+from warpsac.bench.programs import Job, Together, jobs_of
+from warpsac.bench.scheduler import Launcher, Scheduler
+from warpsac.bench.state import RunState, require_as_planned, states_of
+from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
+from warpsac.bench.suite_file import parse_settings, read_suite
+from warpsac.bench.worker import Request, make_request
+from warpsac.errors import ConfigError, UserError
+from warpsac.files import Held, in_words, lock_file
+from warpsac.plan import Planned, write_plan
+from warpsac.signals import StopSignals
+
+POLL = 0.2  # seconds between two looks at what has ended
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Train a grid of tasks, variants and seeds. The same command again goes on with whatever is left."""
+
+    suite: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="SUITE")] = None
+    """A built-in suite, or a YAML file (docs/bench.md); without it, the built-in ones are listed."""
+    out: str | None = None
+    """Folder that receives everything; default: bench/SUITE."""
+    tasks: tuple[str, ...] | None = None
+    """Only these tasks or families of the suite."""
+    variants: tuple[str, ...] | None = None
+    """Only these variants."""
+    seeds: tuple[int, ...] | None = None
+    """Instead of the suite's own."""
+    set: tuple[str, ...] = ()
+    """Settings for every run, as learner.blocks=1; what the suite itself sets comes on top."""
+    retries: int = 2
+    """How often a failed run is tried again."""
+    seeds_together: Together = "auto"
+    """Train the seeds of a task and variant in one program; auto: as many as fit into memory."""
+    dry_run: bool = False
+    """Only say what would be done."""
+    launcher: Literal["local", "ray"] = "local"
+    """On this machine, or on a Ray cluster (extra `ray`)."""
+    parallel: int | None = None
+    """Most programs at a time; default: as many as there are GPUs (one without a GPU), or as the cluster takes."""
+    gpus: int | None = None
+    """Use this many of the GPUs here; default: all."""
+    gpus_per_run: float | None = None
+    """Share of a GPU for one program: 0.5 puts two on each; 0: train on the CPU. Default: 1 where there are GPUs."""
+    cpus_per_run: float | None = None
+    """CPU cores for one program: how many run side by side without a GPU, and what Ray sets aside (default 1)."""
+    ray_address: str | None = None
+    """Ray cluster to join; default: the one of RAY_ADDRESS or of this machine, else a new one here."""
+
+
+def command(asked: BenchOptions) -> int:
+    if asked.suite is None:
+        _list_suites()
+        return 0
+    if asked.retries < 0:
+        raise ConfigError("retries", asked.retries, "must be at least 0")
+    if asked.launcher == "ray" and asked.gpus is not None:
+        raise UserError("--gpus chooses among the GPUs of this machine: leave it out with --launcher ray")
+    if asked.launcher == "local" and asked.ray_address is not None:
+        raise UserError("--ray-address needs --launcher ray")
+    suite = load_suite(asked)
+    folder = Path(asked.out or Path("bench") / suite.name).absolute()
+    for cell in suite.cells:
+        require_as_planned(folder, cell)
+    if asked.dry_run:
+        _say_plan(suite, folder, _jobs(suite, folder, asked))
+        return 0
+    with _in_hand(folder):
+        write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
+        return _train(suite, folder, asked)
+
+
+def load_suite(asked: BenchOptions) -> Suite:
+    assert asked.suite is not None
+    if asked.suite in BUILT_IN:
+        name, grids = asked.suite, BUILT_IN[asked.suite].grids()
+    elif asked.suite.endswith((".yaml", ".yml")) or Path(asked.suite).is_file():
+        name, grids = read_suite(Path(asked.suite))
+    else:
+        raise UserError(f"unknown suite '{asked.suite}': a YAML file, or one of {', '.join(BUILT_IN)}")
+    return make_suite(name, narrowed(grids, asked.tasks, asked.variants, asked.seeds, parse_settings(asked.set)))
+
+
+def _list_suites() -> None:
+    width = max(map(len, BUILT_IN))
+    for name, built_in in BUILT_IN.items():
+        suite = make_suite(name, built_in.grids())
+        print(f"  {name:{width}}  {len(suite.cells):>3} cells, {suite.runs:>4} runs  {built_in.about}")
+    print("own suites are YAML files: see docs/bench.md")
+
+
+@contextlib.contextmanager
+def _in_hand(folder: Path) -> Iterator[None]:
+    """The folder, for this process alone."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = lock_file(folder / ".lock")
+    except Held:
+        raise UserError(f"{folder}: another bench is at work in this folder; wait for it, or stop it first") from None
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be written: {in_words(error)}") from error
+    try:
+        yield
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+# --- what is to be done
+
+
+def _slots(asked: BenchOptions) -> list[local.Slot]:
+    return local.make_slots(local.find_gpus(), asked.gpus, asked.gpus_per_run, asked.cpus_per_run, asked.parallel)
+
+
+def _memory(asked: BenchOptions) -> int | None:
+    """Bytes that one program may take; None where the machines are not known."""
+    if asked.launcher == "ray":
+        return None
+    from warpsac.replay.memory import free_host_bytes
+
+    slots = _slots(asked)
+    return min(slot.memory or free_host_bytes() // len(slots) for slot in slots)
+
+
+def _jobs(suite: Suite, folder: Path, asked: BenchOptions) -> list[Job]:
+    """Programs for all that is not finished: first what was begun, then what waits, then what has failed before."""
+    memory = _memory(asked)
+    ranked: list[tuple[int, Job]] = []
+    for cell in suite.cells:
+        states = states_of(folder, cell)
+        left = [state.seed for state in states if state.status != "finished"]
+        rank = _rank(states)
+        ranked += [(rank, job) for job in jobs_of(cell, left, asked.seeds_together, memory)]
+    return [job for _, job in sorted(ranked, key=lambda pair: pair[0])]
+
+
+def _rank(states: Sequence[RunState]) -> int:
+    found = {state.status for state in states}
+    return 2 if "failed" in found else 0 if found & {"interrupted", "running"} else 1
+
+
+def _say_plan(suite: Suite, folder: Path, jobs: Sequence[Job]) -> None:
+    board = Board(folder, suite.cells)
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(table_of(board.rows()))
+    count = Counter(state.status for cell in suite.cells for state in states_of(folder, cell))
+    print(f"{suite.runs} runs of {len(suite.cells)} cells in {folder}: "
+          f"{count['finished']} finished, {count['interrupted'] + count['running']} to go on with, "
+          f"{count['failed']} to try again, {count['waiting']} to start; {len(jobs)} programs")  # fmt: skip
+
+
+# --- doing it
+
+
+def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
+    typed = ["warpsac", *sys.argv[1:]]
+
+    def request_of(job: Job) -> Request:
+        return make_request(folder / job.cell.name, job.cell.config, job.seeds, typed)
+
+    if asked.launcher == "local":
+        return local.LocalLauncher(folder, _slots(asked), request_of)
+    from warpsac.bench.on_ray import RayLauncher
+
+    return RayLauncher(folder, request_of, asked.ray_address, asked.cpus_per_run, asked.gpus_per_run, asked.parallel)
+
+
+def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
+    jobs = _jobs(suite, folder, asked)
+    runs = sum(len(job.seeds) for job in jobs)
+    print(f"{suite.name}: {suite.runs} runs in {folder}, {suite.runs - runs} finished; {len(jobs)} programs to run")
+    with (
+        StopSignals() as signals,
+        contextlib.closing(_launcher(folder, asked)) as launcher,
+        Board(folder, suite.cells) as board,
+    ):
+        scheduler = Scheduler(folder, jobs, launcher, asked.retries, board.say)
+        while not scheduler.done and not signals.received:
+            scheduler.turn()
+            board.follow(scheduler)
+            time.sleep(POLL)
+        if not scheduler.done:
+            board.say("stopping: programs save and end; a second signal does not wait for them")
+            scheduler.stop()
+    return _say_end(suite, folder, scheduler, signals.received)
+
+
+def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | None) -> int:
+    board = Board(folder, suite.cells)
+    board.follow(scheduler)
+    print(board.headline())
+    for job in scheduler.failed:
+        print(f"failed after {job.tries} tries: {job}: {job.reason}\n  log: {job.log(folder)}")
+    if not scheduler.done:
+        print(f"go on with: {shlex.join(['warpsac', *sys.argv[1:]])}")
+        return 128 + signal if signal else 1
+    for row in board.rows():
+        if row.cell.published is not None and row.result is not None:
+            name = f"{row.cell.config.task} {row.cell.variant}"
+            print(f"{name}: {row.result:,.2f} (published: {row.cell.published:,.2f})")
+    print(f"next: warpsac report {folder}")
+    return 1 if scheduler.failed else 0

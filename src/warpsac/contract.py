@@ -1,0 +1,171 @@
+"""The deploy contract: all that software on a robot must know to run a policy, as plain numbers and names.
+
+An exported policy carries it; `sim2sim` needs nothing else, and deploy.yaml is written from it. One control
+step, every 1 / control_hz seconds:
+
+    obs     = the terms of `observation`, side by side in their order
+    action  = policy(obs)                                      in the simulator's own range
+    target  = default_pose + action_scale * action             joint angles, in the order of `joints`
+    torque  = stiffness * (target - angle) - damping * velocity
+
+What is computed from the robot's own memory, the gait's angle and the last action, may lag behind by whole
+control steps (`Term.delay`), as it did in training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from warpsac.errors import UserError
+
+FORMAT = 1
+
+# What an observation can be made of, in the words of the robot's software.
+TermName = Literal[
+    "base_lin_vel",  # of the base in its own frame, m/s: a velocimeter (an estimate, on a robot)
+    "base_ang_vel",  # rad/s: a gyroscope
+    "projected_gravity",  # the direction of gravity in the base's frame
+    "velocity_commands",  # ahead, to the left (m/s), turning left (rad/s)
+    "gait_phase",  # see `Gait`
+    "joint_pos_rel",  # angles minus the default pose, rad
+    "joint_vel_rel",  # rad/s
+    "last_action",  # as the policy gave it
+]
+MEASURED: tuple[TermName, ...] = ("base_lin_vel", "base_ang_vel", "projected_gravity")
+
+
+@dataclass(frozen=True)
+class Term:
+    """A part of the observation."""
+
+    name: TermName
+    size: int
+    source: str = ""
+    """In the simulator: the sensor that measures a velocity, the site or body whose frame gravity is seen in."""
+    delay: int = 0
+    """Control steps that the value lags behind, of what the robot remembers (gait_phase, last_action)."""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Gait:
+    """A clock for the feet: angles that advance by 2 pi frequency / control_hz in each control step."""
+
+    frequency: float
+    """Steps of one foot per second."""
+    start: tuple[float, ...]
+    """The angles at the start, one for each clock."""
+    order: Literal["cos_sin", "sin_cos"]
+    """What is observed: all cosines, then all sines, or the other way round."""
+    standing: Literal["ignored", "held", "zero"] = "ignored"
+    """When the command is (nearly) zero: goes on, all angles are held at pi, or all numbers observed are zero."""
+    standing_below: float = 0.0
+    """Length of a command that counts as zero."""
+
+
+@dataclass(frozen=True)
+class Robot:
+    """How a policy drives a robot; numbers in lists follow the order of `joints`."""
+
+    base: str
+    """The body whose velocity follows the command."""
+    base_height: float
+    """Of that body when the robot stands in its default pose, m."""
+    joints: tuple[str, ...]
+    default_pose: tuple[float, ...]
+    action_scale: tuple[float, ...]
+    stiffness: tuple[float, ...]
+    damping: tuple[float, ...]
+    control_hz: float
+    command_low: tuple[float, ...]
+    """Least and greatest command that the policy was trained with: ahead, to the left, turning left."""
+    command_high: tuple[float, ...]
+    observation: tuple[Term, ...]
+    gait: Gait | None = None
+    prefix: str = ""
+    """What the scene puts before each of the robot's names."""
+    scene: str | None = None
+    """The scene as a MuJoCo model, relative to the policy's file."""
+
+    def __post_init__(self) -> None:
+        count = len(self.joints)
+        for name in ("default_pose", "action_scale", "stiffness", "damping"):
+            _require(len(getattr(self, name)) == count, name, f"must have {count} numbers, one for each joint")
+        for name in ("command_low", "command_high"):
+            _require(len(getattr(self, name)) == 3, name, "must have 3 numbers")
+        _require(count > 0, "joints", "must name at least one")
+        _require(self.control_hz > 0, "control_hz", "must be above 0")
+        clocks = len(self.gait.start) if self.gait else 0
+        sizes = {"gait_phase": 2 * clocks, "joint_pos_rel": count, "joint_vel_rel": count, "last_action": count}
+        for term in self.observation:
+            _require(term.name in get_args(TermName), "observation", f"'{term.name}' is not a known term")
+            size = sizes.get(term.name, 3)
+            _require(term.size == size, "observation", f"{term.name} has {term.size} numbers instead of {size}")
+            _require(bool(term.source) or term.name not in MEASURED, "observation", f"{term.name} has no source")
+            _require(term.delay >= 0, "observation", f"{term.name} has a negative delay")
+
+    @property
+    def observation_size(self) -> int:
+        return sum(term.size for term in self.observation)
+
+
+def _require(holds: bool, field: str, reason: str) -> None:
+    if not holds:
+        raise UserError(f"robot.{field}: {reason}")
+
+
+def to_plain(robot: Robot) -> dict[str, Any]:
+    """For JSON."""
+    return dataclasses.asdict(robot)
+
+
+def from_plain(content: Any, where: str) -> Robot:
+    """The contract that `to_plain` wrote; `where` names its origin in errors."""
+    try:
+        made = _made(Robot, content, "robot")
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    assert isinstance(made, Robot)
+    return made
+
+
+def _made(kind: Any, content: Any, path: str) -> Any:
+    """A dataclass of this module from plain values, every field checked against its annotation."""
+    if not isinstance(content, Mapping):
+        raise UserError(f"{path}: must be an object")
+    hints = get_type_hints(kind)
+    for name in content:
+        if name not in hints:
+            raise UserError(f"{path}.{name}: not known to this version of warpsac")
+    for field in dataclasses.fields(kind):
+        if field.name not in content and field.default is dataclasses.MISSING:
+            raise UserError(f"{path}.{field.name}: is missing")
+    return kind(**{name: _value(hints[name], value, f"{path}.{name}") for name, value in content.items()})
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    if get_origin(hint) is UnionType:  # something or None
+        return None if value is None else _value(get_args(hint)[0], value, path)
+    if dataclasses.is_dataclass(hint):
+        return _made(hint, value, path)
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list | tuple):
+            raise UserError(f"{path}: must be a list")
+        return tuple(_value(get_args(hint)[0], part, path) for part in value)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise UserError(f"{path} = {value!r}: must be one of {', '.join(get_args(hint))}")
+        return value
+    if hint is str:
+        if not isinstance(value, str):
+            raise UserError(f"{path} = {value!r}: must be a text")
+        return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or hint(value) != value:
+        raise UserError(f"{path} = {value!r}: must be a{' whole' if hint is int else ''} number")
+    return hint(value)

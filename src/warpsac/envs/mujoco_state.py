@@ -1,0 +1,165 @@
+"""The state of a MuJoCo simulation as plain arrays: taken between two steps, put back to go on exactly.
+
+The physics state alone is not enough. Rewards and observations read derived quantities (body positions,
+contact forces) that a step leaves behind; tasks move targets by writing to the model itself; and they
+remember numbers of their own. `Simulation` keeps all three.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+State = dict[str, np.ndarray]
+
+# What a model is drawn with, large and never changed by a task.
+_LOOKS = ("mesh_", "tex_", "skin_", "bvh_", "oct_", "names", "paths", "text_")
+
+
+def nested(prefix: str, state: State) -> State:
+    """The state under names that begin with `prefix/`."""
+    return {f"{prefix}/{name}": value for name, value in state.items()}
+
+
+def part(prefix: str, state: State) -> State:
+    """What `nested` put under a prefix."""
+    return {name.removeprefix(f"{prefix}/"): value for name, value in state.items() if name.startswith(f"{prefix}/")}
+
+
+def get_physics(model: Any, data: Any) -> State:
+    """All that a step reads and leaves behind, except for what follows from it."""
+    import mujoco
+
+    kind = mujoco.mjtState.mjSTATE_INTEGRATION
+    physics = np.empty(mujoco.mj_stateSize(model, kind), np.float64)
+    mujoco.mj_getState(model, data, physics, kind)
+    return {name: np.array(getattr(data, name)) for name in _fixed_arrays(model)} | {"physics": physics}
+
+
+def set_physics(model: Any, data: Any, state: State) -> None:
+    """The reverse of `get_physics`, in a simulation of the same model."""
+    import mujoco
+
+    physics = np.asarray(state["physics"], np.float64)
+    mujoco.mj_setState(model, data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
+    # Contacts and constraints: some simulators compute them at the end of a step, for the next one.
+    mujoco.mj_step1(model, data)
+    for name in _fixed_arrays(model):
+        getattr(data, name)[...] = state[name]
+
+
+def _fixed_arrays(model: Any) -> list[str]:
+    """Names of MjData's float arrays whose size the model alone decides: those that are there before any step
+    (contacts, constraints and islands come and go)."""
+    import mujoco
+
+    data = mujoco.MjData(model)
+    arrays = {name: getattr(data, name, None) for name in dir(data) if not name.startswith("_")}
+    return [name for name, value in arrays.items() if isinstance(value, np.ndarray)
+            and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
+
+
+class ModelChanges:
+    """What a task has written to its model (targets, sizes, heights) since it was built."""
+
+    def __init__(self, model: Any):
+        self._model = model
+        self._built = {name: value.copy() for name, value in self._arrays().items()}
+
+    def get(self) -> State:
+        """The arrays that are no longer as built."""
+        arrays = self._arrays().items()
+        return {name: value.copy() for name, value in arrays if not np.array_equal(value, self._built[name])}
+
+    def set(self, changed: State) -> None:
+        for name, value in self._arrays().items():
+            value[...] = changed.get(name, self._built[name])
+
+    def _arrays(self) -> State:
+        found = {
+            name: getattr(self._model, name, None)
+            for name in dir(self._model)
+            if not name.startswith("_") and not name.startswith(_LOOKS)
+        }
+        return {
+            name: value
+            for name, value in found.items()
+            if isinstance(value, np.ndarray) and value.flags.writeable and value.size > 0 and value.dtype.kind in "biuf"
+        }
+
+
+def get_numbers(owner: Any) -> State:
+    """The numbers and arrays among an object's attributes: what a task remembers of the episode."""
+    return {name: np.array(value) for name, value in vars(owner).items() if _is_numeric(value)}
+
+
+def set_numbers(owner: Any, state: State) -> None:
+    for name, value in state.items():
+        present = getattr(owner, name, None)
+        if isinstance(present, np.ndarray) and present.shape == value.shape and present.flags.writeable:
+            present[...] = value  # others may look at the same memory
+        else:
+            setattr(owner, name, value.copy() if value.ndim else value.item())
+
+
+def _is_numeric(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    return isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
+
+
+class Simulation:
+    """A simulation with everything that an episode may change: physics, model, and what its tasks remember."""
+
+    def __init__(self, model: Any, data: Any, owners: Mapping[str, Any]):
+        """`owners`: objects whose numbers belong to the episode, by a name for each."""
+        self._model, self._data, self._owners = model, data, dict(owners)
+        self._changes = ModelChanges(model)
+
+    def get(self) -> State:
+        state = nested("physics", get_physics(self._model, self._data)) | nested("model", self._changes.get())
+        for name, owner in self._owners.items():
+            state |= nested(name, get_numbers(owner))
+        return state
+
+    def set(self, state: State) -> None:
+        self._changes.set(part("model", state))
+        set_physics(self._model, self._data, part("physics", state))
+        for name, owner in self._owners.items():
+            set_numbers(owner, part(name, state))
+
+
+def pack(random_state: Any) -> np.ndarray:
+    """The state of a random generator (dictionaries, numbers, arrays) as bytes."""
+    return np.frombuffer(json.dumps(random_state, default=np.ndarray.tolist).encode(), np.uint8).copy()
+
+
+def unpack(packed: np.ndarray) -> Any:
+    return json.loads(bytes(packed).decode())
+
+
+def legacy_random(packed: np.ndarray) -> dict[str, Any]:
+    """A packed state of `np.random.RandomState.get_state(legacy=False)`, for its `set_state`."""
+    state = unpack(packed)
+    state["state"]["key"] = np.array(state["state"]["key"], np.uint32)
+    return state
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without what a simulator's own models are warned of, in Python and by MuJoCo, which would leave a log file."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mujoco.set_mju_user_warning(lambda text: None)
+        try:
+            yield
+        finally:
+            mujoco.set_mju_user_warning(before)

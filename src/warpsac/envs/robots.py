@@ -1,0 +1,179 @@
+"""Deploy contracts of the tasks that have a robot: what each observes, in which order, and from which sensors.
+
+`Deployment` is what a family's `deployment(task, config)` gives: the contract and the scene as files. The
+tables below hold what a task's own code does and its model does not tell; everything else is read off the
+MuJoCo model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from warpsac.contract import Gait, Robot, Term
+from warpsac.errors import UserError
+
+
+class SceneFiles(NamedTuple):
+    """A MuJoCo scene that needs nothing beside it."""
+
+    xml: str
+    assets: dict[str, bytes]
+    """Meshes, textures and height fields by name, in the folder `ASSETS` beside the xml."""
+
+
+ASSETS = "assets"
+
+Numbers = Sequence[float] | np.ndarray
+
+
+class Deployment(NamedTuple):
+    robot: Robot
+    scene: SceneFiles | None = None
+
+
+class Sensing(NamedTuple):
+    """The part of a contract that only the task's own code knows."""
+
+    base: str
+    observation: tuple[Term, ...]
+    gait: Gait | None
+
+
+def _playground(base: str, imu: str, velocimeter: str, gyro: str, joints: int, gait: Gait) -> Sensing:
+    """Playground's humanoid joystick tasks. Each step computes its observation before it takes note of the action
+    and advances the gait: both are seen one control step late."""
+    observation = (
+        Term("base_lin_vel", 3, velocimeter),
+        Term("base_ang_vel", 3, gyro),
+        Term("projected_gravity", 3, imu),
+        Term("velocity_commands", 3),
+        Term("joint_pos_rel", joints),
+        Term("joint_vel_rel", joints),
+        Term("last_action", joints, delay=1),
+        Term("gait_phase", 4, delay=1),
+    )
+    return Sensing(base, observation, gait)
+
+
+# Training draws each robot's gait frequency from a range; its middle is exported.
+_G1 = _playground(
+    "pelvis", "imu_in_pelvis", "local_linvel_pelvis", "gyro_pelvis", 29,
+    Gait((1.25 + 1.5) / 2, (0.0, math.pi), "cos_sin"),
+)  # fmt: skip
+_T1 = _playground(
+    "Trunk", "imu", "local_linvel", "gyro", 23,
+    Gait((1.25 + 1.75) / 2, (0.0, math.pi), "cos_sin", standing="held", standing_below=0.01),
+)  # fmt: skip
+PLAYGROUND = {
+    "G1JoystickFlatTerrain": _G1,
+    "G1JoystickRoughTerrain": _G1,
+    "T1JoystickFlatTerrain": _T1,
+    "T1JoystickRoughTerrain": _T1,
+}
+
+# unitree_rl_mjlab's Unitree-G1-Flat: 98 numbers, all of which the robot's own computer has.
+UNITREE_G1_FLAT = Sensing(
+    base="pelvis",
+    observation=(
+        Term("base_ang_vel", 3, "imu_ang_vel"),
+        Term("projected_gravity", 3, "pelvis"),
+        Term("velocity_commands", 3),
+        Term("gait_phase", 2),
+        Term("joint_pos_rel", 29),
+        Term("joint_vel_rel", 29),
+        Term("last_action", 29),
+    ),
+    gait=Gait(1 / 0.6, (0.0,), "sin_cos", standing="zero", standing_below=0.1),
+)
+
+
+def robot_of(
+    model: Any,
+    sensing: Sensing,
+    default_pose: Numbers,
+    base_height: float,
+    action_scale: float | Numbers,
+    control_hz: float,
+    command_range: tuple[Numbers, Numbers],
+    prefix: str = "",
+) -> Robot:
+    """The contract of a robot whose joints a MuJoCo model drives towards target angles.
+
+    Its joints are all hinges, in the model's order, each with an actuator: that is the order of observations and
+    actions. Damping is that of actuator and joint together, as a motor has to give it.
+    """
+    import mujoco
+
+    joints = [i for i in range(model.njnt) if model.jnt_type[i] == mujoco.mjtJoint.mjJNT_HINGE]
+    driven = [int(joint) for joint in model.actuator_trnid[:, 0]]
+    if sorted(driven) != joints:
+        raise UserError("the robot's actuators are not one for each joint")
+    actuators = [driven.index(joint) for joint in joints]
+    if (model.actuator_biastype != mujoco.mjtBias.mjBIAS_AFFINE).any():
+        raise UserError("the robot's actuators do not drive joints towards target angles")
+    passive = model.dof_damping[model.jnt_dofadr[joints]]
+    return Robot(
+        base=sensing.base,
+        base_height=_rounded([base_height])[0],
+        joints=tuple(model.joint(i).name.removeprefix(prefix) for i in joints),
+        default_pose=_rounded(default_pose),
+        action_scale=_rounded(np.broadcast_to(np.asarray(action_scale, np.float64), len(joints))),
+        stiffness=_rounded(model.actuator_gainprm[actuators, 0]),
+        damping=_rounded(passive - model.actuator_biasprm[actuators, 2]),
+        control_hz=_rounded([control_hz])[0],
+        command_low=_rounded(command_range[0]),
+        command_high=_rounded(command_range[1]),
+        observation=sensing.observation,
+        gait=sensing.gait,
+        prefix=prefix,
+    )
+
+
+def _rounded(numbers: Numbers) -> tuple[float, ...]:
+    """With the digits that float32 settings, such as Playground's pose, have."""
+    return tuple(float(f"{number:.7g}") for number in numbers)
+
+
+def scene_files(spec: Any, model: Any, assets: Mapping[str, bytes]) -> SceneFiles:
+    """A scene as one xml and the files that it names; `model` is the one that is simulated.
+
+    `assets` are by file name, whatever folder the xml asks for. The settings of the solver are taken from the
+    model, which simulators change after they have built it.
+    """
+    import mujoco
+
+    for name in dir(spec.option):
+        if not name.startswith("_"):
+            setattr(spec.option, name, getattr(model.opt, name))
+    spec.compile()
+    spec.meshdir = spec.texturedir = ASSETS
+    needed: dict[str, bytes] = {}
+    for part in (*spec.meshes, *spec.textures, *spec.hfields):
+        if part.file:
+            part.file = PurePosixPath(part.file).name
+            needed[part.file] = assets[part.file]
+    files = SceneFiles(spec.to_xml(), needed)
+    again = mujoco.MjModel.from_xml_string(files.xml, {f"{ASSETS}/{name}": data for name, data in needed.items()})
+    _require_same_physics(model, again)
+    return files
+
+
+# The xml gives six digits.
+_PHYSICS = ("body_mass", "body_inertia", "body_pos", "dof_damping", "dof_armature", "dof_frictionloss", "jnt_range",
+            "actuator_gainprm", "actuator_biasprm", "actuator_ctrlrange", "geom_friction", "geom_contype",
+            "geom_conaffinity", "geom_size", "geom_solref", "geom_solimp")  # fmt: skip
+
+
+def _require_same_physics(model: Any, again: Any) -> None:
+    for name in _PHYSICS:
+        one, other = getattr(model, name), getattr(again, name)
+        if one.shape != other.shape or not np.allclose(one, other, rtol=1e-4, atol=1e-6):
+            raise UserError(f"the scene cannot be exported: {name} changes on the way")
+    for name in ("timestep", "iterations", "ls_iterations", "integrator", "solver", "cone", "disableflags"):
+        if getattr(model.opt, name) != getattr(again.opt, name):
+            raise UserError(f"the scene cannot be exported: option {name} changes on the way")

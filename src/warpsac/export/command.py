@@ -1,0 +1,227 @@
+"""`warpsac export`: build the policy's file, hold it against the policy on recorded observations, write it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tyro
+
+from warpsac import envs, rundir
+from warpsac.envs.robots import ASSETS, Deployment
+from warpsac.errors import UserError
+from warpsac.export import deploy, network
+from warpsac.files import free_name, in_words
+from warpsac.policy import LoadedPolicy, learner_of, load_policy, require_fit
+from warpsac.sim2sim.policy import open_session
+from warpsac.sim2sim.robot import Simulated
+from warpsac.sim2sim.walk import walk
+
+TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
+RECORDED = 800  # observations that the file is held against
+SCENE = "scene/scene.xml"
+
+# Where a robot is recorded: standing, ahead, to the left, turning; as parts of the greatest command.
+_COMMANDS = ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 0.5))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Write the newest policy of a run as an ONNX file with all that a robot needs to know."""
+
+    run: tyro.conf.Positional[str]
+    """Run folder."""
+    out: str | None = None
+    """Folder to write, which must be new or empty; default: export in the run folder."""
+    json: bool = False
+    """Print one JSON object instead of lines."""
+
+
+class Exported(NamedTuple):
+    path: Path  # of the folder
+    error: float  # largest difference from the policy
+    observations: int
+    source: str  # where they come from
+    robot: str  # what is known of it, in words
+
+
+def command(asked: ExportOptions) -> int:
+    done = export(asked.run, asked.out)
+    if asked.json:
+        print(json.dumps(done._asdict() | {"path": str(done.path)}))
+        return 0
+    print(f"policy: {done.path / 'policy.onnx'}")
+    print(f"checked: largest difference {done.error:.1e} from the policy on {done.observations} observations")
+    print(f"observations: {done.source}")
+    print(f"robot: {done.robot}")
+    if (done.path / SCENE).exists():
+        print(f"next: warpsac sim2sim {done.path / 'policy.onnx'}")
+    return 0
+
+
+def export(run: Path | str, out: Path | str | None = None) -> Exported:
+    """Write the newest policy of a run into a new folder, or refuse and write nothing."""
+    folder, policy = rundir.open_run(run), load_policy(run)
+    target = Path(out) if out is not None else free_name(folder.path / "export")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target}: exists already; name a new folder with --out")
+    deployment, known = _deployment(folder)
+    robot = deployment.robot if deployment else None
+    if robot and deployment and deployment.scene:
+        robot = dataclasses.replace(robot, scene=SCENE)
+        deployment = Deployment(robot, deployment.scene)
+    views, low, high = policy.agent.views, policy.info["action_low"], policy.info["action_high"]
+    if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
+        raise UserError(
+            f"{folder.config.task}: its robot has {robot.observation_size} observations and {len(robot.joints)} "
+            f"joints, the policy was trained with {views.actor_dim} and {len(low)}"
+        )
+    rate = robot.control_hz if robot else policy.info["control_hz"]
+    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, _training_run(folder, policy), robot)
+    content = network.build(network.describe(policy), low, high, deploy.metadata(card, robot))
+    obs, source = recorded_observations(folder, policy, deployment, _runner(content))
+    error = largest_difference(content, policy, obs)
+    if not error <= TOLERANCE:
+        raise UserError(
+            f"{folder.path}: not exported: the ONNX network differs from the policy by {error:.1e} on "
+            f"{len(obs)} observations ({source}); allowed is {TOLERANCE:g}"
+        )
+    _write(target, content, deploy.deploy_yaml(card, robot), deployment)
+    return Exported(target, error, len(obs), source, known)
+
+
+# --- what is known of the run and its robot
+
+
+def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
+    """The robot of the run's task, and a line about it; a policy can be exported without."""
+    try:
+        found = envs.deployment(folder.config.task, folder.config.env)
+    except UserError as error:
+        return None, f"not described, because {error}"
+    if found is None:
+        return None, f"{folder.config.task} has none that is known here"
+    robot = found.robot
+    return found, f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
+
+
+def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
+    meta = folder.meta
+    evaluations = [row for row in rundir.read_evaluations(folder.path) if row["step"] <= policy.step]
+    return {
+        "name": folder.path.resolve().name,
+        "variant": folder.config.variant,
+        "seed": folder.seed,
+        "step": policy.step,
+        "evaluation_return": evaluations[-1]["return_mean"] if evaluations else None,
+        "commit": (meta.get("git") or {}).get("commit"),
+        "time": meta.get("time"),
+        "versions": meta.get("versions", {}),
+    }
+
+
+# --- the check
+
+
+def _runner(content: bytes) -> Callable[[np.ndarray], np.ndarray]:
+    """The exported network on one observation."""
+    session = open_session(content)
+    return lambda obs: session.run(["actions"], {"obs": obs[None].astype(np.float32)})[0][0]
+
+
+def largest_difference(content: bytes, policy: LoadedPolicy, obs: np.ndarray) -> float:
+    """Between the exported network and the policy in float32, over observations [N, D], in units of [-1, 1]."""
+    run = _runner(content)
+    found = np.stack([run(row) for row in obs])
+    middle, half = network.action_range(policy.info["action_low"], policy.info["action_high"])
+    expected = middle + half * exact_actions(policy, obs)
+    return float(np.abs((found - expected) / np.maximum(half, 1e-30)).max())
+
+
+def exact_actions(policy: LoadedPolicy, obs: np.ndarray) -> np.ndarray:
+    """The policy's actions in [-1, 1], in float32 whatever it was trained in, with full products on a GPU too."""
+    config: Any = dataclasses.replace(policy.agent.config, compute="float32")
+    agent = dataclasses.replace(policy.agent, config=config)
+    with jax.default_matmul_precision("highest"):
+        best_action = jax.jit(lambda rows: learner_of(agent).best_action(agent, policy.policy, rows))
+        return np.asarray(best_action(obs), np.float64)
+
+
+def recorded_observations(
+    folder: rundir.RunDir, policy: LoadedPolicy, deployment: Deployment | None, act: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, str]:
+    """Observations [N, D] that the policy meets, and where they come from.
+
+    Of the robot in plain MuJoCo where there is one (nothing has to be compiled), else of the task's own
+    simulator. Where that cannot be had either they are drawn with the mean and spread that training saw.
+    """
+    if deployment and deployment.scene:
+        return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+    try:
+        return _from_task(folder, policy), f"recorded on {folder.config.task}"
+    except UserError as error:
+        moments = policy.obs_moments
+        noise = np.random.default_rng(0).standard_normal((RECORDED, policy.agent.views.actor_dim))
+        drawn = np.asarray(moments.mean) + np.sqrt(np.asarray(moments.var)) * noise
+        return drawn.astype(np.float32), f"drawn with the mean and spread of training, because {error}"
+
+
+def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    import mujoco
+
+    assert deployment.scene is not None
+    robot, scene = deployment.robot, deployment.scene
+    files = {f"{ASSETS}/{name}": data for name, data in scene.assets.items()}
+    simulated = Simulated(mujoco.MjModel.from_xml_string(scene.xml, files), robot)
+    seconds = RECORDED / len(_COMMANDS) / robot.control_hz
+    rows: list[np.ndarray] = []
+    for parts in _COMMANDS:
+        order = np.array(parts) * np.array(robot.command_high)
+        walk(simulated, act, order, seconds, lambda step, obs: rows.append(obs))
+    return np.stack(rows)
+
+
+def _from_task(folder: rundir.RunDir, policy: LoadedPolicy) -> np.ndarray:
+    env = envs.make(folder.config.task, 4, folder.config.env)
+    try:
+        require_fit(policy, env.spec)
+        obs, rows = env.reset(0), []
+        for _ in range(RECORDED // 4):
+            rows.append(policy.agent.views.actor(obs))
+            env.send(policy.normalized(obs))
+            obs = env.recv().result.obs
+    finally:
+        env.close()
+    return np.concatenate(rows)
+
+
+# --- files
+
+
+def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deployment | None) -> None:
+    """All files or none: written beside the target and renamed."""
+    beside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    try:
+        beside.mkdir(parents=True)
+        (beside / "policy.onnx").write_bytes(content)
+        (beside / "deploy.yaml").write_text(deploy_yaml, encoding="utf-8")
+        if deployment and deployment.scene:
+            scene = beside / SCENE
+            (scene.parent / ASSETS).mkdir(parents=True)
+            scene.write_text(deployment.scene.xml, encoding="utf-8")
+            for name, data in deployment.scene.assets.items():
+                (scene.parent / ASSETS / name).write_bytes(data)
+        if target.is_dir():
+            target.rmdir()  # empty, as was seen before
+        os.rename(beside, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {in_words(error)}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

@@ -1,0 +1,124 @@
+"""What an exported policy says about itself: the metadata inside the ONNX file, and deploy.yaml beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from warpsac import contract
+from warpsac.contract import Gait, Robot, Term
+from warpsac.errors import UserError
+from warpsac.sim2sim.policy import METADATA
+
+HEADER = """\
+# Written by `warpsac export` with policy.onnx; the layout is the one of Unitree's deploy programs.
+# Each control step, every step_dt seconds:
+#   obs     = the observations below, side by side in their order
+#   actions = policy.onnx(obs)
+#   target  = offset + scale * actions, joint angles in the order of warpsac.joint_names
+#   torque  = stiffness * (target - angle) - damping * velocity
+# `delay` counts control steps by which a value lags behind.
+"""
+
+
+def card(
+    task: str,
+    obs_size: int,
+    low: Sequence[float],
+    high: Sequence[float],
+    hz: float | None,
+    run: Any,
+    robot: Robot | None,
+) -> dict[str, Any]:
+    """The description of a policy, for JSON."""
+    return {
+        "format": contract.FORMAT,
+        "task": task,
+        "obs_size": obs_size,
+        "action_low": list(low),
+        "action_high": list(high),
+        "control_hz": hz,
+        "run": run,
+        "robot": contract.to_plain(robot) if robot else None,
+    }
+
+
+def metadata(card: dict[str, Any], robot: Robot | None) -> dict[str, str]:
+    """The ONNX file's metadata: all of it as JSON under one key, and the names that other runners look for."""
+    found = {METADATA: json.dumps(card), "task": card["task"], "run_path": card["run"]["name"]}
+    if robot:
+        found |= {
+            "joint_names": ",".join(robot.joints),
+            "joint_stiffness": _csv(robot.stiffness),
+            "joint_damping": _csv(robot.damping),
+            "default_joint_pos": _csv(robot.default_pose),
+            "action_scale": _csv(robot.action_scale),
+            "observation_names": ",".join(term.name for term in robot.observation),
+            "command_names": "base_velocity",
+        }
+    return found
+
+
+def _csv(numbers: Sequence[float]) -> str:
+    return ",".join(f"{number:.7g}" for number in numbers)
+
+
+def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
+    try:
+        import yaml
+    except ImportError:
+        raise UserError("export needs pyyaml: pip install 'warpsac[export]'") from None
+    about = {
+        "task": card["task"],
+        "policy": "policy.onnx",
+        "input": {"name": "obs", "shape": [1, card["obs_size"]]},
+        "output": {"name": "actions", "shape": [1, len(card["action_low"])]},
+        "action_low": card["action_low"],
+        "action_high": card["action_high"],
+        "run": card["run"],
+    }
+    content: dict[str, Any] = {}
+    if card["control_hz"]:
+        content["step_dt"] = float(f"{1 / card['control_hz']:.7g}")
+    if robot:
+        about |= {"joint_names": list(robot.joints), "base": robot.base, "base_height": robot.base_height}
+        about["scene"] = robot.scene
+        content |= _robot_yaml(robot)
+    content["warpsac"] = about
+    return HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
+
+
+def _robot_yaml(robot: Robot) -> dict[str, Any]:
+    names = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+    ranges = {name: [low, high] for name, low, high in zip(names, robot.command_low, robot.command_high)}
+    return {
+        "joint_ids_map": list(range(len(robot.joints))),
+        "stiffness": list(robot.stiffness),
+        "damping": list(robot.damping),
+        "default_joint_pos": list(robot.default_pose),
+        "commands": {"base_velocity": {"ranges": {**ranges, "heading": None}}},
+        "actions": {
+            "JointPositionAction": {
+                "clip": None,
+                "joint_names": [".*"],
+                "scale": list(robot.action_scale),
+                "offset": list(robot.default_pose),
+                "joint_ids": None,
+            }
+        },
+        "observations": {term.name: _term_yaml(term, robot.gait) for term in robot.observation},
+    }
+
+
+def _term_yaml(term: Term, gait: Gait | None) -> dict[str, Any]:
+    parameters: dict[str, Any] = {}
+    if term.name == "velocity_commands":
+        parameters["command_name"] = "base_velocity"
+    if term.name == "gait_phase" and gait:
+        parameters |= {"period": float(f"{1 / gait.frequency:.7g}"), "start": list(gait.start), "order": gait.order}
+        if gait.standing != "ignored":
+            parameters |= {"standing": gait.standing, "standing_below": gait.standing_below}
+    if term.delay:
+        parameters["delay"] = term.delay
+    return {"params": parameters, "clip": None, "scale": [term.scale] * term.size, "history_length": 1}

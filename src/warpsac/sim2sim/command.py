@@ -1,0 +1,82 @@
+"""`warpsac sim2sim`: let an exported policy walk in plain MuJoCo, and say how well it did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from warpsac.errors import UserError
+from warpsac.sim2sim.policy import Policy
+from warpsac.sim2sim.robot import load_scene
+from warpsac.sim2sim.walk import film, prepare_to_draw, walk
+
+LONGEST_SECONDS = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sim2SimOptions:
+    """Run an exported policy alone, on plain MuJoCo, under a commanded velocity; exit code 1 if the robot fell."""
+
+    policy: tyro.conf.Positional[str]
+    """policy.onnx of an exported folder."""
+    command: tuple[float, float, float] = (0.5, 0.0, 0.0)
+    """Velocity ahead, to the left (m/s), turning left (rad/s)."""
+    seconds: float = 20.0
+    """How long to walk."""
+    video: str | None = None
+    """An mp4 file to write."""
+    scene: str | None = None
+    """Another MuJoCo scene with the same robot; default: the one exported with the policy."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def command(asked: Sim2SimOptions) -> int:
+    if not 0 < asked.seconds <= LONGEST_SECONDS:
+        raise UserError(f"seconds = {asked.seconds:g}: must be above 0 and at most {LONGEST_SECONDS:g}")
+    if not np.isfinite(asked.command).all():
+        raise UserError(f"command = {asked.command}: must be three finite numbers")
+    policy = Policy(asked.policy)
+    if asked.video:
+        prepare_to_draw()
+    robot = load_scene(policy, asked.scene)
+    low, high = robot.robot.command_low, robot.robot.command_high
+    if any(not a <= value <= b for value, a, b in zip(asked.command, low, high)):
+        print(f"note: the policy was trained with commands from {list(low)} to {list(high)}", file=sys.stderr)
+    if asked.video:
+        done = film(robot, policy, asked.command, asked.seconds, Path(asked.video))
+    else:
+        done = walk(robot, policy, asked.command, asked.seconds)
+    found: dict[str, Any] = {"task": policy.card["task"], "policy": asked.policy, **done.summary()}
+    if asked.video:
+        found["video"] = asked.video
+    if asked.json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+    return 1 if found["falls"] else 0
+
+
+def _show(found: dict[str, Any]) -> None:
+    fell = f", the first after {found['first_fall']:.2f} s" if found["falls"] else ""
+    table = Table(title=f"{found['task']}, {found['seconds']:g} s in plain MuJoCo")
+    for heading in ("", "ahead m/s", "left m/s", "turning rad/s"):
+        table.add_column(heading, justify="right" if heading else "left")
+    rows = {"command": "command", "velocity": "mean velocity", "mean_error": "mean error", "rms_error": "rms error"}
+    for key, name in rows.items():
+        if key in found:
+            table.add_row(name, *(f"{value:+.3f}" if key != "rms_error" else f"{value:.3f}" for value in found[key]))
+    console = Console()
+    console.print(table)
+    console.print(f"falls: {found['falls']}{fell}")
+    console.print(f"mechanical power: {found['power']:.0f} W")
+    if "video" in found:
+        console.print(f"video: {found['video']}")

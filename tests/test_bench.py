@@ -1,0 +1,450 @@
+"""What a bench makes of the folders it finds and of how programs end; programs themselves: test_bench_programs."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from benches import write_suite
+from run_folders import write_run
+from runs import tiny
+from warpsac import cli, files, rundir, training
+from warpsac.bench import local, worker
+from warpsac.bench.board import Board
+from warpsac.bench.command import BenchOptions, command, load_suite
+from warpsac.bench.gather import Outbox, unpack
+from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
+from warpsac.bench.process import Ended
+from warpsac.bench.programs import Job
+from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.state import folder_of, require_as_planned, state_of, states_of
+from warpsac.bench.suite import Cell
+from warpsac.bench.worker import parts_of
+from warpsac.config import override
+from warpsac.errors import ConfigError, UserError
+from warpsac.plan import PLAN, Planned, read_plan, write_plan
+from warpsac.report.groups import Group
+from warpsac.report.runs import Missing, collect, find_missing, find_plans
+
+END = 1_000_000
+FULL = [(0, 0.0, 1.0), (END, 800.0, 200.0)]
+HALF = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0)]
+
+
+def cell_of(seeds: tuple[int, ...] = (1, 2), task: str = "dog-run", **settings: Any) -> Cell:
+    (cell,) = load_suite(BenchOptions("dmc", tasks=(task,), variants=("warpsac-l",), seeds=seeds)).cells
+    return Cell(override(cell.config, settings), cell.label)
+
+
+def leave(
+    bench: Path, cell: Cell, seed: int, evaluations: list[tuple[int, float, float]], saved: tuple[int, ...]
+) -> Path:
+    """A run folder of the cell as training would have left it, checkpoints by name only."""
+    run = write_run(bench / cell.name, cell.config.task, cell.config.variant, seed, evaluations)
+    for step in saved:
+        (run / "checkpoints" / f"step_{step:012d}").mkdir(parents=True)
+    return run
+
+
+# --- where runs stand
+
+
+def test_states_of_folders(tmp_path: Path) -> None:
+    cell = cell_of(seeds=(1, 2, 3, 4, 5, 6, 7))
+    leave(tmp_path, cell, 1, FULL, (END // 2, END))
+    leave(tmp_path, cell, 2, FULL, (END // 2,))  # killed after its last evaluation, before it saved
+    leave(tmp_path, cell, 3, FULL, ())  # somebody removed the checkpoints
+    leave(tmp_path, cell, 4, HALF, (END // 2,))
+    (leave(tmp_path, cell, 5, HALF, (END // 2,)) / rundir.FAILURE).write_text("the simulator broke\n")
+    folder_of(tmp_path / cell.name, cell.config, 6).mkdir()  # killed while it made its folder
+    states = states_of(tmp_path, cell)
+    assert [state.status for state in states] == [
+        "finished", "interrupted", "finished", "interrupted", "failed", "waiting", "waiting",
+    ]  # fmt: skip
+    assert states[0].result == 800.0
+    assert (states[3].reached, states[3].result) == (END // 2, 500.0)
+    assert states[4].detail == "the simulator broke"
+
+
+def test_runs_with_other_settings_are_not_touched(tmp_path: Path) -> None:
+    cell = cell_of()
+    folder = leave(tmp_path, cell, 2, HALF, ())
+    require_as_planned(tmp_path, cell)
+    require_as_planned(tmp_path, cell_of(log={"every": 5}, checkpoint={"keep": 9}))  # only what is written differs
+    with pytest.raises(UserError, match=rf"{folder} was trained with learner.gamma = 0.99, the suite says 0.9: choose"):
+        require_as_planned(tmp_path, cell_of(learner={"gamma": 0.9}))
+    words = ["bench", "dmc", "--tasks", "dog-run", "--variants", "warpsac-l", "--set", "learner.gamma=0.9"]
+    assert cli.main([*words, "--out", str(tmp_path)]) == 2
+    assert not (tmp_path / PLAN).exists()
+
+
+def test_what_is_left_is_put_together_as_far_as_it_can_be(tmp_path: Path) -> None:
+    cell = cell_of(seeds=(1, 2, 3, 4, 5, 6))
+    leave(tmp_path, cell, 1, FULL, (END,))
+    leave(tmp_path, cell, 2, HALF, (100, 200))
+    leave(tmp_path, cell, 3, HALF, (200, 300))
+    leave(tmp_path, cell, 5, [], ())
+    parts = parts_of(states_of(tmp_path, cell))
+    assert [(part.seeds, part.begun) for part in parts] == [((4, 6), False), ((5,), True), ((2, 3), True)]
+    leave(tmp_path, cell, 6, HALF, (400,))  # no step in common: one by one
+    parts = parts_of(states_of(tmp_path, cell))
+    assert [part.seeds for part in parts] == [(4,), (5,), (2,), (3,), (6,)]
+
+
+def test_half_made_folders_are_made_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / rundir.META).write_text("{}")
+    worker._clear_half_made(folder)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("")
+    with pytest.raises(UserError, match=r"not a run folder \(it holds thesis.txt, but no config.json\); move it away"):
+        worker._clear_half_made(folder)
+
+
+# --- the plan
+
+
+def test_plan_grows_and_tells_what_is_missing(tmp_path: Path) -> None:
+    one, other = cell_of(seeds=(1, 2)), cell_of(seeds=(3,), task="dog-walk", learner={"blocks": 1})
+    write_plan(tmp_path, [Planned(one.name, one.config)])
+    write_plan(tmp_path, [Planned(other.name, other.config), Planned(one.name, cell_of(seeds=(2, 4)).config)])
+    plan = {cell.name: cell.config.seeds for cell in read_plan(tmp_path)}
+    assert plan == {"dog-run-warpsac-l": (2, 4, 1), "dog-walk-warpsac-l": (3,)}
+    leave(tmp_path, one, 2, HALF, ())  # interrupted is not missing
+    found = collect([tmp_path])
+    small = Group("warpsac-l", (("learner.actor_blocks", "1"), ("learner.critic_blocks", "1")))
+    missing = {Missing("dog-run", Group("warpsac-l"), (1, 4)), Missing("dog-walk", small, (3,))}
+    assert set(find_missing(found, find_plans([tmp_path]))) == missing
+    assert set(find_missing(found, find_plans([tmp_path.parent]))) == missing
+    assert find_missing(found) == []
+
+
+def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cell = cell_of(seeds=(1, 2, 3))
+    write_plan(tmp_path, [Planned(cell.name, cell.config)])
+    leave(tmp_path, cell, 1, FULL, ())
+    assert cli.main(["report", str(tmp_path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["runs"], told["missing"]) == ({"finished": 1}, 2)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"cells": [1]}', '{"cells": [{"name": "x"}]}'])
+def test_damaged_plan(tmp_path: Path, text: str) -> None:
+    (tmp_path / PLAN).write_text(text)
+    with pytest.raises(UserError, match="not a plan"):
+        read_plan(tmp_path)
+
+
+# --- what follows from how a program ended
+
+
+class Script:
+    """A launcher with room for one program at a time, each of which ends as the script says, after a last deed."""
+
+    def __init__(self, script: list[tuple[Ended, Any]]):
+        self.script, self.running, self.started = script, [], []
+        self.stopped = False
+
+    def has_room(self) -> bool:
+        return not self.running
+
+    def start(self, job: Job) -> str:
+        self.running.append(job)
+        self.started.append(job.seeds)
+        return "nowhere"
+
+    def ended(self) -> list[tuple[Job, Ended]]:
+        if not self.running:
+            return []
+        ended, deed = (Ended("stopped"), None) if self.stopped else self.script.pop(0)
+        if deed:
+            deed()
+        return [(self.running.pop(), ended)]
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def close(self) -> None: ...
+
+
+def schedule(
+    bench: Path, script: list[tuple[Ended, Any]], jobs: list[Job], retries: int
+) -> tuple[Scheduler, Any, list[str]]:
+    lines: list[str] = []
+    launcher = Script(script)
+    scheduler = Scheduler(bench, jobs, launcher, retries, lines.append)
+    while not scheduler.done:
+        scheduler.turn()
+    return scheduler, launcher, lines
+
+
+def test_failed_programs_are_tried_again_after_the_others(tmp_path: Path) -> None:
+    cell = cell_of()
+    first, second = Job(cell, (1,)), Job(cell, (2,))
+    script: list[tuple[Ended, Any]] = [
+        (Ended("failed", "out of luck"), None),
+        (Ended("done"), lambda: leave(tmp_path, cell, 2, FULL, (END,))),
+        (Ended("failed", "out of memory"), None),
+        (Ended("done"), None),  # says that it is done, but is not
+    ]
+    scheduler, launcher, lines = schedule(tmp_path, script, [first, second], retries=2)
+    assert launcher.started == [(1,), (2,), (1,), (1,)]
+    assert scheduler.finished == [second]
+    (failed,) = scheduler.failed
+    assert (failed.seeds, failed.tries, failed.reason) == ((1,), 3, "ended before its last step")
+    assert lines == [
+        "started: dog-run warpsac-l, seed 1 (nowhere)",
+        "failed (try 1 of 3): dog-run warpsac-l, seed 1: out of luck",
+        "started: dog-run warpsac-l, seed 2 (nowhere)",
+        "finished: dog-run warpsac-l, seed 2: 800.0",
+        "again: dog-run warpsac-l, seed 1 (nowhere)",
+        "failed (try 2 of 3): dog-run warpsac-l, seed 1: out of memory",
+        "again: dog-run warpsac-l, seed 1 (nowhere)",
+        "failed (try 3 of 3): dog-run warpsac-l, seed 1: ended before its last step",
+    ]
+
+
+def test_a_lost_program_that_got_further_has_used_up_no_try(tmp_path: Path) -> None:
+    cell = cell_of()
+
+    def save(step: int) -> None:
+        run = folder_of(tmp_path / cell.name, cell.config, 1)
+        if not run.exists():
+            leave(tmp_path, cell, 1, HALF, ())
+        (run / "checkpoints" / f"step_{step:012d}").mkdir(parents=True)
+
+    def finish() -> None:
+        shutil.rmtree(folder_of(tmp_path / cell.name, cell.config, 1))
+        leave(tmp_path, cell, 1, FULL, (END,))
+
+    lost = Ended("lost", "ended by SIGKILL")
+    script: list[tuple[Ended, Any]] = [(lost, lambda: save(10)), (lost, lambda: save(20)), (lost, None)]
+    job = Job(cell, (1,))
+    scheduler, _, lines = schedule(tmp_path, [*script, (Ended("done"), finish)], [job], retries=1)
+    assert (scheduler.finished, job.tries) == ([job], 1)
+    assert sum("it goes on from its last checkpoint" in line for line in lines) == 2
+
+
+def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None:
+    cell = cell_of(seeds=(1, 2, 3))
+    leave(tmp_path, cell, 2, FULL, (END,))
+    script: list[tuple[Ended, Any]] = [
+        (Ended("refused", "no memory"), None),  # together again: nothing says that a seed is to blame
+        (Ended("failed", "the loss is not finite"), None),
+        (Ended("failed", "the loss is not finite"), None),
+        (Ended("done"), lambda: leave(tmp_path, cell, 3, FULL, (END,))),
+    ]
+    scheduler, launcher, _ = schedule(tmp_path, script, [Job(cell, (1, 2, 3))], retries=2)
+    assert launcher.started == [(1, 2, 3), (1, 2, 3), (1,), (3,)]
+    assert [job.seeds for job in scheduler.failed] == [(1,)]
+    assert [job.seeds for job in scheduler.finished] == [(3,)]
+
+
+def test_stopping_leaves_the_rest_waiting(tmp_path: Path) -> None:
+    jobs = [Job(cell_of(), (1,)), Job(cell_of(), (2,))]
+    scheduler = Scheduler(tmp_path, jobs, Script([]), 0, lambda line: None)
+    scheduler.turn()
+    scheduler.stop()
+    assert (list(scheduler.waiting), scheduler.running, scheduler.failed) == (jobs, [], [])
+
+
+# --- GPUs
+
+
+SMI = "0, GPU-aa, 81559\n1, GPU-bb, 81559\n2, GPU-cc, 40960\n"
+
+
+def test_gpus_that_may_be_seen() -> None:
+    everything = parse_gpus(SMI, None)
+    assert [gpu.id for gpu in everything] == ["0", "1", "2"]
+    assert everything[2].memory == 40960 * 2**20
+    assert [gpu.id for gpu in parse_gpus(SMI, "2,0")] == ["2", "0"]
+    assert [gpu.id for gpu in parse_gpus(SMI, "GPU-bb")] == ["1"]
+    assert parse_gpus(SMI, "") == []
+    assert parse_gpus("no devices were found\n", None) == []
+
+
+def test_slots() -> None:
+    gpus = [Gpu("0", 100 * 10**9), Gpu("3", 100 * 10**9)]
+    assert [str(slot) for slot in make_slots(gpus, None, None, None, None)] == ["GPU 0", "GPU 3"]
+    assert [str(slot) for slot in make_slots(gpus, 1, None, None, None)] == ["GPU 0"]
+    halves = make_slots(gpus, None, 0.5, None, None)
+    assert [str(slot) for slot in halves] == ["GPU 0", "GPU 3", "GPU 0", "GPU 3"]
+    assert halves[1].env == {"CUDA_VISIBLE_DEVICES": "3", "XLA_CLIENT_MEM_FRACTION": "0.450"}
+    assert halves[1].memory == 45 * 10**9
+    assert Slot(gpus[0]).env == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert Slot(gpus[0]).memory == 75 * 10**9
+    assert len(make_slots(gpus, None, 0.1, None, 3)) == 3
+    assert make_slots(gpus, None, 0, None, None) == [Slot()]
+    assert make_slots([], None, None, None, 4) == [Slot()] * 4
+    assert Slot().env == {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_slots_by_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.os, "cpu_count", lambda: 16)
+    assert len(make_slots([], None, None, 4, None)) == 4
+    assert len(make_slots([], None, None, 99, None)) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "per_run", "cpus", "parallel", "message"),
+    [
+        (3, None, None, None, "gpus = 3: must be at most the 1 found here"),
+        (None, 2, None, None, "gpus_per_run = 2: must lie in 0..1"),
+        (0, 1, None, None, "gpus_per_run = 1: no GPU was found here"),
+        (None, None, 0, None, "cpus_per_run = 0: must be above 0"),
+        (None, None, None, 0, "parallel = 0: must be at least 1"),
+    ],
+)
+def test_impossible_slots(count: Any, per_run: Any, cpus: Any, parallel: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_slots([Gpu("0", 1)], count, per_run, cpus, parallel)
+
+
+# --- the command
+
+
+def test_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write_suite(tmp_path / "mine.yaml", ["dog-run", "dog-walk"], seeds=[1, 2])
+    out = tmp_path / "out"
+    assert cli.main(["bench", str(suite), "--out", str(out), "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    assert f"4 runs of 2 cells in {out}: 0 finished, 0 to go on with, 0 to try again, 4 to start; 2 programs" in printed
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--retries", "-1"], "retries = -1: must be at least 0"),
+        (["--launcher", "ray", "--gpus", "1"], "--gpus chooses among the GPUs of this machine"),
+        (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
+        (["--gpus", "99"], "gpus = 99: must be at most"),
+    ],
+)
+def test_options_that_cannot_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert cli.main(["bench", "dmc", "--out", str(tmp_path / "out"), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_ray_is_an_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    suite = write_suite(tmp_path / "mine.yaml", ["probe-point"])
+    assert cli.main(["bench", str(suite), "--out", str(tmp_path / "out"), "--launcher", "ray"]) == 2
+    assert "the Ray launcher needs the ray extra: pip install 'warpsac[ray]'" in capsys.readouterr().err
+
+
+def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench"]) == 0
+    assert "ablation-swd       24 cells,  120 runs" in capsys.readouterr().out
+
+
+def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = write_suite(tmp_path / "mine.yaml", ["probe-point"])
+    out = tmp_path / "out"
+    out.mkdir()
+    holder = tmp_path / "hold.py"
+    holder.write_text(
+        "import sys, pathlib\nfrom warpsac.files import lock_file\n"
+        "lock = lock_file(pathlib.Path(sys.argv[1]))\nprint(lock, flush=True)\nsys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(holder), str(out / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip().isdigit()
+        assert cli.main(["bench", str(suite), "--out", str(out)]) == 2
+        assert "another bench is at work in this folder" in capsys.readouterr().err
+        process.communicate()
+    lock = files.lock_file(out / ".lock")  # free again
+    assert lock is not None
+
+
+def test_a_finished_suite_has_nothing_left_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed in (1, 2):
+        leave(tmp_path, cell_of(), seed, FULL, (END,))
+    asked = BenchOptions("dmc", str(tmp_path), tasks=("dog-run",), variants=("warpsac-l",), seeds=(1, 2))
+    assert command(asked) == 0
+    printed = capsys.readouterr().out
+    assert "2 runs" in printed
+    assert "2 runs: 2 finished" in printed
+    assert printed.endswith(f"next: warpsac report {tmp_path}\n")
+
+
+# --- the table
+
+
+def test_live_table(tmp_path: Path) -> None:
+    done, half = cell_of(seeds=(1,)), cell_of(seeds=(1, 2), task="dog-walk")
+    leave(tmp_path, done, 1, FULL, (END,))
+    run = leave(tmp_path, half, 1, [(0, 0.0, 1.0)], ())
+    leave(tmp_path, half, 2, HALF, ())
+    now = [100.0]
+    console = Console(file=io.StringIO(), force_terminal=True, width=140, height=20)
+    job = Job(half, (1, 2))
+    scheduler = Scheduler(tmp_path, [], Script([]), 0)
+    scheduler.running.append(job)
+    board = Board(tmp_path, [done, half], console, clock=lambda: now[0])
+    board.follow(scheduler)
+    with open(run / rundir.METRICS, "a") as stream:
+        stream.write('{"step": 250000, "kind": "train"}\n')
+    now[0] += 60
+    board.follow(scheduler)
+    console.print(board)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = {line.split()[0]: line for line in text.splitlines() if "dog" in line}
+    assert "800.0" in rows["dog-run"]
+    for word in ("running", "0/2", "250,000", "25%", "250.0", "0:03:00"):  # a quarter took a minute
+        assert word in rows["dog-walk"]
+    assert board.headline() == "3 runs: 2 running, 1 finished"
+
+
+def test_a_long_table_shows_first_what_runs(tmp_path: Path) -> None:
+    cells = load_suite(BenchOptions("limited")).cells
+    console = Console(file=io.StringIO(), width=140, height=20)
+    scheduler = Scheduler(tmp_path, [], Script([]), 0)
+    scheduler.running.append(Job(cells[-1], (1,)))
+    board = Board(tmp_path, cells, console)
+    board.follow(scheduler)
+    console.print(board)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert cells[-1].config.task in lines[1]
+    assert lines[-1].startswith("and 94 more; 540 runs: 5 running, 535 waiting")
+
+
+# --- files between machines
+
+
+def test_parcels_carry_what_has_changed(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    run = training.train(tiny(there / "cell", stop_at=90, checkpoint={"every": 30, "keep": 2})).runs[0]
+    outbox = Outbox(there)
+    unpack(outbox.parcel(), here)
+    copy = here / "cell" / run.name
+    assert state_of(copy, 1).status == state_of(run, 1).status == "finished"
+    everything = sorted(path.relative_to(there) for path in there.rglob("*") if ".lock" not in path.name)
+    assert sorted(path.relative_to(here) for path in here.rglob("*")) == everything
+    assert outbox.parcel().files == {}
+    with open(run / rundir.METRICS, "a") as stream:
+        stream.write("{}\n")
+    shutil.rmtree(min((run / "checkpoints").iterdir()))
+    (run / ".half").write_text("")
+    parcel = outbox.parcel()
+    assert list(parcel.files) == [f"cell/{run.name}/{rundir.METRICS}"]
+    unpack(parcel, here)
+    assert (copy / rundir.METRICS).read_bytes() == (run / rundir.METRICS).read_bytes()
+    assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step_000000000090"]
+    with pytest.raises(ValueError, match="must not name"):
+        unpack(parcel._replace(files={"../x": b""}), here)

@@ -1,0 +1,135 @@
+"""A bench on a Ray cluster of two nodes, one of which is killed in the middle; and one that shares no disk."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benches import start_bench, wait_until, write_suite
+from test_bench_programs import content_of, has_saved
+from warpsac import rundir
+from warpsac.bench.command import BenchOptions, load_suite
+from warpsac.bench.programs import Job
+from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.state import state_of
+from warpsac.bench.worker import make_request
+from warpsac.errors import UserError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpsac[ray]'")
+
+# Ray's own code warns of open files and of things to come.
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+SLOW = "bench_envs:Slow-v0"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 1, "object_store_memory": 100_000_000}
+    with pytest.MonkeyPatch.context() as environment, warnings.catch_warnings(action="ignore"):
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **size})
+        made.second = made.add_node(**size)
+        yield made
+        if ray.is_initialized():
+            ray.shutdown()
+        made.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("127.0.0.1:1", r"no Ray cluster at 127\.0\.0\.1:1 \("),
+        ("here:there", "no Ray cluster at here:there"),
+        ("ray://head:10001", "start the bench on a machine of the cluster, with auto or HOST:PORT"),
+    ],
+)
+def test_no_cluster_there(tmp_path: Path, address: str, message: str) -> None:
+    from warpsac.bench.on_ray import RayLauncher
+
+    with pytest.raises(UserError, match=message):
+        RayLauncher(tmp_path, lambda job: make_request(tmp_path, job.cell.config, job.seeds, []), address)
+
+
+def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
+    suite = write_suite(tmp_path / "mine.yaml", ["probe-point", SLOW], seeds=[1, 2])
+    out = tmp_path / "out"
+    words = ("--launcher", "ray", "--ray-address", cluster.address, "--seeds-together", "no")
+    bench = start_bench(suite, out, *words)
+    quick, slow = (
+        [out / cell / f"{cell}-seed{seed}" for seed in (1, 2)]
+        for cell in ("probe-point-warpsac-l", "bench_envs-Slow-v0-warpsac-l")
+    )
+    wait_until(lambda: all(map(has_saved, slow)))
+    assert [state_of(run, 1).status for run in quick] == ["finished", "finished"]
+    before = [content_of(run) for run in quick]
+    cluster.remove_node(cluster.second, allow_graceful=False)
+    output, _ = bench.communicate(timeout=180)
+    assert bench.returncode == 0, output
+    assert "lost" in output
+    assert "4 runs: 4 finished" in output
+    # Nothing is lost, what was finished is not repeated, and only what the node took with it was resumed.
+    assert [state_of(run, 1).status for run in slow] == ["finished", "finished"]
+    assert [content_of(run) for run in quick] == before
+    resumes = sorted((rundir.open_run(run).meta["resumes"] for run in slow), key=len)
+    assert [len(entries) for entries in resumes] == [0, 1]
+    assert resumes[1][0]["step"] >= 30  # from a checkpoint
+    assert sorted(path.name for path in out.iterdir()) == [
+        ".lock", "bench_envs-Slow-v0-warpsac-l", "logs", "plan.json", "probe-point-warpsac-l",
+    ]  # fmt: skip
+
+
+def test_results_are_gathered_from_nodes_without_the_folder(
+    tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from warpsac.bench.on_ray import RayLauncher
+
+    monkeypatch.chdir(Path(__file__).parent)  # where the task's module lies
+    suite = write_suite(tmp_path / "mine.yaml", [SLOW])
+    (cell,) = load_suite(BenchOptions(str(suite))).cells
+    out = tmp_path / "out"
+    out.mkdir()
+    run = out / cell.name / "bench_envs-Slow-v0-warpsac-l-seed1"
+
+    def launcher() -> RayLauncher:
+        return RayLauncher(
+            out,
+            lambda job: make_request(out / cell.name, cell.config, job.seeds, ["warpsac"]),
+            cluster.address,
+            shared=False,
+            gather=0.5,
+        )
+
+    first = launcher()
+    scheduler = Scheduler(out, [Job(cell, (1,))], first, 0, lambda line: None)
+
+    def turn_until_saved() -> bool:
+        scheduler.turn()
+        assert [job.reason for job in scheduler.failed] == []
+        return has_saved(run)
+
+    wait_until(turn_until_saved)  # while it trains elsewhere
+    scheduler.stop()
+    first.close()
+    assert [job.seeds for job in scheduler.waiting] == [(1,)]
+    assert state_of(run, 1).status == "interrupted"
+
+    second = launcher()
+    scheduler = Scheduler(out, list(scheduler.waiting), second, 0, lambda line: None)
+    while not scheduler.done:
+        scheduler.turn()
+        time.sleep(0.05)
+    second.close()
+    assert [job.reason for job in scheduler.failed] == []
+    assert state_of(run, 1).status == "finished"
+    (resume,) = rundir.open_run(run).meta["resumes"]
+    assert resume["step"] >= 30
+    assert (out / "logs" / f"{cell.name}-seed1.log").exists()

@@ -1,0 +1,357 @@
+"""Export: the ONNX network is the policy, its description is complete, and a file that differs is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import walker
+from runs import tiny
+from warpsac import cli, contract, envs, networks, ppo, sac, training
+from warpsac.config import LearnerConfig
+from warpsac.contract import Robot
+from warpsac.envs.robots import Deployment, SceneFiles
+from warpsac.errors import UserError
+from warpsac.export import command, network
+from warpsac.export.command import export
+from warpsac.policy import LoadedPolicy, load_policy
+from warpsac.ppo_config import PpoConfig
+from warpsac.sim2sim.policy import Policy, open_session
+from warpsac.types import ObsViews
+
+pytest.importorskip("mujoco")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+pytest.importorskip("yaml")
+import onnx
+import yaml
+
+MESHES = Path(__file__).resolve().parents[2] / "shared" / "assets" / "menagerie_boxes.tar.xz"
+
+
+def trained_policy(
+    views: ObsViews, actions: int, learner: LearnerConfig, low: float = -1.0, high: float = 1.0, seed: int = 0
+) -> LoadedPolicy:
+    """A policy with every number somewhere else than it starts: moments, scales, biases."""
+    agent = sac.Agent(learner, views, actions, horizon_updates=1)
+    rng = np.random.default_rng(seed)
+    policy = sac.init_policy(agent, rng)
+
+    def moved(path: Any, leaf: Any) -> Any:
+        noise = rng.normal(size=leaf.shape).astype(np.float32)
+        is_variance = path and getattr(path[-1], "name", "") == "var"
+        return jnp.asarray(np.exp(noise) if is_variance else np.asarray(leaf) + 0.3 * noise)
+
+    policy = jax.tree_util.tree_map_with_path(moved, policy)
+    if learner.projection:
+        policy = policy._replace(actor=networks.project(policy.actor))
+    info = {"action_low": [low] * actions, "action_high": [high] * actions}
+    return LoadedPolicy(agent, policy, 0, info)
+
+
+def built(policy: LoadedPolicy) -> bytes:
+    return network.build(network.describe(policy), policy.info["action_low"], policy.info["action_high"], {"a": "b"})
+
+
+@pytest.mark.parametrize(
+    ("blocks", "projection", "compute"),
+    [(1, False, "float32"), (2, True, "float32"), (2, False, "bfloat16"), (3, True, "bfloat16")],
+)
+def test_the_network_is_the_policy(blocks: int, projection: bool, compute: Any) -> None:
+    """Whatever it was trained in, the export is held against the policy in float32."""
+    learner = LearnerConfig(actor_width=16, actor_blocks=blocks, expansion=2, projection=projection, compute=compute)
+    policy = trained_policy(ObsViews(9, 9), 3, learner)
+    obs = np.random.default_rng(1).normal(size=(50, 9)).astype(np.float32)
+    assert command.largest_difference(built(policy), policy, obs) < 1e-5
+    spread = np.ptp(command.exact_actions(policy, obs), axis=0)
+    assert spread.min() > 0.1
+
+
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_the_network_of_ppo_is_the_policy(compute: Any) -> None:
+    agent = ppo.Agent(PpoConfig(actor_hidden=(16, 8), compute=compute), ObsViews(9, 4), 3)
+    rng = np.random.default_rng(0)
+    policy = jax.tree.map(lambda x: jnp.asarray(rng.uniform(0.1, 1, x.shape), jnp.float32), ppo.init_policy(agent))
+    head = jnp.asarray(rng.normal(0, 0.2, (8, 3)), jnp.float32)
+    actor = policy.actor._replace(kernels=(*policy.actor.kernels[:-1], head))
+    info = {"action_low": [-3.0] * 3, "action_high": [1.0] * 3}
+    loaded = LoadedPolicy(agent, policy._replace(actor=actor), 0, info)
+    obs = rng.normal(size=(50, 4)).astype(np.float32)
+    assert command.largest_difference(built(loaded), loaded, obs) < 1e-5
+    actions = command.exact_actions(loaded, obs)
+    assert (np.abs(actions) == 1).any()  # clipped
+    assert (np.abs(actions) < 1).any()
+    np.testing.assert_array_equal(loaded.obs_moments.mean, policy.obs.mean[:4])
+
+
+def test_the_network_by_the_slow_way() -> None:
+    """Against the layers written out one by one in float64, with BatchNorm as its own step."""
+    learner = LearnerConfig(actor_width=8, actor_blocks=1, expansion=2, compute="float32")
+    policy = trained_policy(ObsViews(5, 5), 2, learner, low=-3.0, high=1.0)
+    actor = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), policy.policy.actor)
+    moments = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), policy.policy.moments)
+    trunk = actor.trunk
+
+    def norm(x: Any, affine: Any, running: Any) -> Any:
+        return (x - running.mean) / np.sqrt(running.var + 1e-5) * np.asarray(affine.scale) + np.asarray(affine.bias)
+
+    obs = np.array([0.3, -1.0, 2.0, 0.0, -0.4])
+    h = norm(obs, trunk.norm_in, moments.norm_in) @ trunk.w_in
+    (block,), ((first, second),) = trunk.blocks, moments.blocks
+    y = np.maximum(norm(h @ block.w1, block.norm1, first), 0)
+    h = h + np.maximum(norm(y @ block.w2, block.norm2, second), 0)
+    features = h / np.sqrt(np.mean(h**2) + 1e-6) * np.asarray(trunk.rms)
+    mean = (features @ actor.head_w + np.asarray(actor.head_b))[:2]
+    session = open_session(built(policy))
+    (found,) = session.run(None, {"obs": obs[None].astype(np.float32)})
+    np.testing.assert_allclose(found[0], -1 + 2 * np.tanh(mean), atol=5e-6)  # from -3 to 1
+
+
+def test_an_observation_far_from_zero_keeps_its_digits() -> None:
+    """A mean of ten thousand with a spread of one: subtracted first, or nothing but rounding would be left."""
+    learner = LearnerConfig(actor_width=16, actor_blocks=1, expansion=2, compute="float32")
+    policy = trained_policy(ObsViews(4, 4), 2, learner)
+    far = np.array([1e4, -1e4, 0, 0], np.float32)
+    moments = policy.policy.moments
+    shifted = moments._replace(norm_in=moments.norm_in._replace(mean=jnp.asarray(far), var=jnp.ones(4)))
+    policy = LoadedPolicy(policy.agent, policy.policy._replace(moments=shifted), 0, policy.info)
+    obs = far + np.random.default_rng(1).normal(size=(40, 4)).astype(np.float32)
+    assert command.largest_difference(built(policy), policy, obs) < 1e-5
+
+
+def test_the_actor_reads_its_own_part_of_the_observation() -> None:
+    learner = LearnerConfig(actor_width=8, actor_blocks=1, expansion=2)
+    policy = trained_policy(ObsViews(11, 4), 2, learner)
+    content = built(policy)
+    session = open_session(content)
+    assert session.get_inputs()[0].shape == [1, 4]
+    whole = np.random.default_rng(1).normal(size=(7, 11)).astype(np.float32)
+    np.testing.assert_array_equal(command.exact_actions(policy, whole), command.exact_actions(policy, whole[:, :4]))
+    assert command.largest_difference(content, policy, whole[:, :4]) < 1e-5
+
+
+def test_what_the_file_looks_like() -> None:
+    policy = trained_policy(ObsViews(6, 6), 2, LearnerConfig(actor_width=8, actor_blocks=2, expansion=2))
+    content = built(policy)
+    model = onnx.load_from_string(content)
+    onnx.checker.check_model(model, full_check=True)
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", 18)]
+    assert "BatchNormalization" not in {node.op_type for node in model.graph.node}
+    session = open_session(content)
+    (given,), (taken,) = session.get_inputs(), session.get_outputs()
+    assert (given.name, given.shape, given.type) == ("obs", [1, 6], "tensor(float)")
+    assert (taken.name, taken.shape, taken.type) == ("actions", [1, 2], "tensor(float)")
+    assert built(policy) == content
+
+
+# --- whole runs
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = tiny(tmp_path_factory.mktemp("runs"), stop_at=90, eval={"every": 90})
+    return training.train(config).runs[0]
+
+
+def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No robot: the policy, checked on recorded observations, with what is known about it."""
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
+    out = capsys.readouterr().out
+    assert "observations: recorded on probe-point\n" in out
+    assert "robot: probe-point has none that is known here\n" in out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["deploy.yaml", "policy.onnx"]
+    policy, loaded = Policy(tmp_path / "out" / "policy.onnx"), load_policy(run)
+    assert policy.robot is None
+    assert (policy.card["task"], policy.card["obs_size"]) == ("probe-point", 4)
+    assert (policy.card["run"]["step"], policy.card["run"]["seed"], policy.card["run"]["name"]) == (90, 1, run.name)
+    assert policy.card["run"]["evaluation_return"] is not None
+    for obs in np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32):
+        np.testing.assert_allclose(policy(obs), loaded(obs), atol=1e-5)  # both in the task's range of -2 to 2
+    about = yaml.safe_load((tmp_path / "out" / "deploy.yaml").read_text())["warpsac"]
+    assert (about["input"]["shape"], about["action_high"]) == ([1, 4], [2.0, 2.0])
+
+
+def test_nothing_is_written_over(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [export(run).path for _ in range(2)]
+    assert folders == [run / "export", run / "export-2"]
+    (tmp_path / "mine.txt").write_text("mine")
+    assert cli.main(["export", str(run), "--out", str(tmp_path)]) == 2
+    assert f"{tmp_path}: exists already; name a new folder with --out" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_policy_alone_can_be_exported(run: Path, tmp_path: Path) -> None:
+    """A folder with nothing but the config and the policy of one checkpoint."""
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    kept = tmp_path / "kept"
+    for name in ("config.json", *(f"checkpoints/{newest.name}/{file}" for file in ("manifest.json", "policy.npz"))):
+        (kept / name).parent.mkdir(parents=True, exist_ok=True)
+        (kept / name).write_bytes((run / name).read_bytes())
+    done = export(kept)
+    assert done.error <= 1e-5
+    assert Policy(done.path / "policy.onnx").card["run"]["evaluation_return"] is None
+
+
+@pytest.mark.parametrize("layer", ["entry", "head"])
+def test_a_file_that_differs_is_refused(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layer: str
+) -> None:
+    """One wrong weight, and nothing is written."""
+    honest: Callable[..., network.Folded] = network.fold
+
+    def tampered(policy: Any) -> network.Folded:
+        folded = honest(policy)
+        wrong = getattr(folded, layer).weight.copy()
+        wrong[0, 0] += 0.01
+        return folded._replace(**{layer: network.Layer(wrong, getattr(folded, layer).bias)})
+
+    monkeypatch.setattr(network, "fold", tampered)
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert "not exported: the ONNX network differs from the policy by" in err
+    assert len(err.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_simulator_observations_are_drawn(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: Any) -> Any:
+        raise UserError("no simulator here")
+
+    monkeypatch.setattr(envs, "make", refused)
+    done = export(run, tmp_path / "out")
+    assert done.source == "drawn with the mean and spread of training, because no simulator here"
+    assert (done.observations, done.error <= 1e-5) == (command.RECORDED, True)
+
+
+def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *arguments: Any, **options: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match=r"cannot write .*: no space left on device"):
+        export(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_benchmark_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "export.py"
+    spec = importlib.util.spec_from_file_location("export_benchmark", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "pin_to_one_core", lambda: False)
+    module.main(["--json", "--rounds", "2", "--calls", "10"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["observations"], report["actions"], report["pinned_to_one_core"]) == (103, 29, False)
+    assert 0 < report["median_us"] <= report["p99_us"] <= report["max_us"]
+
+
+# --- robots
+
+
+def with_robot(run: Path, monkeypatch: pytest.MonkeyPatch) -> Robot:
+    """Pretend that the tiny task is a robot's: 4 observations, 2 joints."""
+    terms = tuple(term for term in walker.SENSING.observation if term.name in ("joint_pos_rel", "last_action"))
+    robot = walker.robot(walker.SENSING._replace(observation=terms))
+    found = Deployment(robot, SceneFiles(walker.scene(), {}))
+    monkeypatch.setattr(envs, "deployment", lambda task, config: found)
+    return robot
+
+
+def test_export_of_a_robots_policy(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    robot = with_robot(run, monkeypatch)
+    done = export(run, tmp_path / "out")
+    assert done.source == "recorded in plain MuJoCo, under four commands"
+    assert done.robot == "2 joints, 2 observation terms, 50 Hz"
+    path = done.path / "policy.onnx"
+    assert Policy(path).robot == dataclasses.replace(robot, scene="scene/scene.xml")
+    props = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+    assert props["joint_names"] == "left_joint,right_joint"
+    assert props["joint_damping"] == "0.5,0.3"
+    assert props["observation_names"] == "joint_pos_rel,last_action"
+    text = yaml.safe_load((done.path / "deploy.yaml").read_text())
+    assert text["step_dt"] == 0.02
+    assert text["actions"]["JointPositionAction"]["offset"] == text["default_joint_pos"] == [0.1, -0.2]
+    assert list(text["observations"]) == ["joint_pos_rel", "last_action"]
+    assert text["commands"]["base_velocity"]["ranges"]["lin_vel_y"] == [-0.5, 0.5]
+    # And it can be run as it lies there.
+    assert cli.main(["sim2sim", str(path), "--seconds", "1.1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["falls"] == 0
+
+
+def test_a_robot_that_does_not_fit_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Deployment(walker.robot(), SceneFiles(walker.scene(), {}))
+    monkeypatch.setattr(envs, "deployment", lambda task, config: found)
+    with pytest.raises(
+        UserError, match="its robot has 22 observations and 2 joints, the policy was trained with 4 and 2"
+    ):
+        export(run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.playground
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not MESHES.exists(), reason="needs robot meshes")
+@pytest.mark.parametrize("task", ["G1JoystickFlatTerrain", "T1JoystickRoughTerrain"])
+def test_the_contract_observes_what_the_task_observes(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our observation in plain MuJoCo against Playground's own of the same states, over several control steps."""
+    pytest.importorskip("mujoco_playground")
+    import mujoco
+    from mujoco import mjx
+
+    from warpsac.config import EnvConfig
+    from warpsac.envs import playground
+    from warpsac.sim2sim.robot import Simulated
+
+    with tarfile.open(MESHES) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.setenv(playground.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
+    found = envs.deployment(task)
+    assert found is not None
+    assert found.scene is not None
+    robot = found.robot
+    entry = envs.lookup(task).task
+    assert entry is not None
+    assert (robot.observation_size, len(robot.joints)) == (entry.actor_obs_dim, entry.action_dim)
+    assert contract.from_plain(contract.to_plain(robot), task) == robot
+
+    env = playground._load(task, EnvConfig(), "jax").unwrapped
+    env._config.noise_config.level = 0.0
+    assets = {f"assets/{name}": data for name, data in found.scene.assets.items()}
+    world = Simulated(mujoco.MjModel.from_xml_string(found.scene.xml, assets), robot)
+    world.reset()
+    rng, command_, action = np.random.default_rng(0), np.array([0.4, -0.2, 0.3]), np.zeros(len(robot.joints))
+    assert robot.gait is not None
+    info = {
+        "rng": jax.random.PRNGKey(0),
+        "command": jnp.asarray(command_),
+        "last_act": jnp.zeros(len(robot.joints)),
+        "phase": jnp.array([0, jnp.pi]),
+        "feet_air_time": jnp.zeros(2),
+    }
+    for _ in range(4):
+        data = mjx.put_data(world.model, world.data)
+        expected = np.asarray(env._get_obs(data, info, jnp.zeros(2))["state"])
+        np.testing.assert_allclose(world.observe(command_), expected, atol=2e-5)
+        if world.data.time > 0:
+            # What the task's step does after it has observed; at a reset it does not.
+            phase = info["phase"] + 2 * jnp.pi * env.dt * robot.gait.frequency
+            info["phase"] = jnp.fmod(phase + jnp.pi, 2 * jnp.pi) - jnp.pi
+            info["last_act"] = jnp.asarray(action)
+        action = rng.uniform(-1, 1, len(robot.joints))
+        world.step(action, command_)

@@ -1,0 +1,101 @@
+"""MyoSuite: the benchmark's names, limits and success, and states that are put back exactly."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from stepping import assert_goes_on_exactly, roll, step
+from warpsac import envs, play, tasks
+from warpsac.config import EnvConfig
+from warpsac.episodes import EpisodeTracker
+from warpsac.errors import UserError
+
+pytest.importorskip("myosuite")
+from warpsac.envs import myosuite
+
+pytestmark = pytest.mark.myosuite
+NAMES = [task.name for task in tasks.benchmark_tasks() if task.family == "myosuite"]
+LIMITS = {"reach": 100, "pose": 100, "obj-hold": 75, "key-turn": 200, "pen-twirl": 50}
+
+
+def test_every_benchmark_name_has_an_id() -> None:
+    assert list(myosuite.BENCHMARK) == NAMES
+    for name, env_id in myosuite.BENCHMARK.items():
+        assert env_id.endswith("Random-v0" if name.endswith("-hard") else "Fixed-v0")
+        assert envs.lookup(env_id) == envs.Target(env_id, "myosuite", None)
+        assert envs.lookup(env_id).regime == "limited"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_put_back_goes_on_exactly(name: str) -> None:
+    config = EnvConfig(episode_limit=40)
+    assert_goes_on_exactly(envs.make(name, 1, config), envs.make(name, 1, config))
+
+
+@pytest.mark.parametrize("name", NAMES[::2])
+def test_limits_and_success(name: str) -> None:
+    env = envs.make(name, 1)
+    assert env.spec.episode_limit == LIMITS[name.removeprefix("myo-")]
+    assert (env.spec.has_success, env.spec.restorable) == (True, True)
+    assert {"myosuite", "mujoco"} <= env.spec.versions.keys()
+    assert env.spec.action_low == (-1.0,) * 39
+    env.close()
+
+
+def test_the_published_reach_task_is_stricter_than_version_three() -> None:
+    assert myosuite.build_single("myo-reach-hard").unwrapped.far_th == 0.034
+    assert myosuite.build_single("myoHandReachRandom-v0").unwrapped.far_th == 0.075
+
+
+def test_success_is_what_the_task_calls_solved_at_any_step() -> None:
+    """A key turned by hand beyond its goal (pi) and back again: the episode counts as a success."""
+    env: Any = envs.make("myo-key-turn", 1, EnvConfig(episode_limit=3))
+    env.reset(0)
+    data, tracker, flags = env._envs[0].unwrapped.data, EpisodeTracker(1), []
+    for angle in (0.0, 4.0, 0.0):
+        data.qpos[-1] = angle
+        result = step(env, np.zeros((1, 39))).result
+        flags.append(bool(result.success[0]))
+        ended = tracker.observe(result)
+    assert flags == [False, True, False]
+    assert [episode.success for episode in ended] == [True]
+
+
+def test_tasks_with_a_longer_memory_are_not_taken_for_restorable() -> None:
+    env = envs.make("myoFatiElbowPose1D6MRandom-v0", 1)
+    assert not env.spec.restorable
+    assert env.get_state() is None
+    env.reset(0)
+    roll(env, 2)
+
+
+def test_names() -> None:
+    myosuite.build_single("motorFingerPoseFixed-v0")
+    known = {name for name, spec in gymnasium.registry.items() if "myosuite" in str(spec.entry_point)}
+    assert set(tasks.suite_names("myosuite")) == known
+    with pytest.raises(UserError, match="the installed myosuite has no task myoNothing-v0"):
+        myosuite.build_single("myoNothing-v0")
+
+
+def test_builders_travel_to_other_processes() -> None:
+    env: Any = envs.make("myo-pose-hard", 1)
+    again = pickle.loads(pickle.dumps((env._build, env._success_of)))
+    assert again[0]().spec.id == "myoHandPoseRandom-v0"
+    assert again[1]({"solved": True})
+
+
+def test_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    gl = play.find_gl()
+    if gl is None:
+        pytest.skip("MuJoCo cannot draw on this machine")
+    monkeypatch.setenv("MUJOCO_GL", gl)
+    env = envs.make("myo-reach", 1, render=True)
+    env.reset(0)
+    assert env.render().shape == (480, 640, 3)
+    assert np.ptp(env.render()) > 50
+    env.close()

@@ -1,0 +1,373 @@
+"""An exported policy on plain MuJoCo: what it observes, how its motors are driven, what counts as a fall."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("mujoco")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+import mujoco
+
+import walker
+from warpsac import cli, contract, video
+from warpsac.contract import Gait, Robot, Term
+from warpsac.envs.robots import UNITREE_G1_FLAT, Sensing
+from warpsac.errors import UserError
+from warpsac.sim2sim.policy import Policy
+from warpsac.sim2sim.robot import Simulated, load_scene
+from warpsac.sim2sim.walk import walk
+
+pytestmark = pytest.mark.mujoco
+
+
+def card(robot: Robot | None, **changes: Any) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "task": "Walker",
+        "robot": contract.to_plain(dataclasses.replace(robot, scene="scene.xml")) if robot else None,
+        **changes,
+    }
+
+
+def simulated(robot: Robot | None = None, actuators: str = walker.POSITION) -> Simulated:
+    return Simulated(mujoco.MjModel.from_xml_string(walker.scene(actuators)), robot or walker.robot())
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    """A policy that swings the arms with the gait."""
+    weight = np.zeros((22, 2))
+    weight[12, 0] = weight[13, 1] = 0.8
+    return walker.write_policy(folder, card(walker.robot(), **changes), weight, [0.05, 0.0])
+
+
+# --- the contract
+
+
+def test_the_contract_is_read_off_the_model() -> None:
+    robot = walker.robot()
+    assert robot.joints == ("left_joint", "right_joint")
+    assert robot.stiffness == (6.0, 5.0)
+    assert robot.damping == (0.5, 0.3)  # of actuator and joint
+    assert robot.action_scale == (0.5, 0.25)
+    assert robot.observation_size == 22
+    assert walker.robot(actuators=walker.OTHER_ORDER) == robot
+    with pytest.raises(UserError, match="not one for each joint"):
+        walker.robot(actuators='<position joint="left_joint"/>')
+    with pytest.raises(UserError, match="do not drive joints towards target angles"):
+        walker.robot(actuators=walker.TORQUE)
+
+
+def test_a_contract_survives_json() -> None:
+    for robot in (walker.robot(), dataclasses.replace(walker.robot(), prefix="robot/", scene="a/b.xml")):
+        assert contract.from_plain(json.loads(json.dumps(contract.to_plain(robot))), "file") == robot
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"joints": ["a"]}, r"robot\.default_pose: must have 1 numbers"),
+        ({"control_hz": "fast"}, r"robot\.control_hz = 'fast': must be a number"),
+        ({"control_hz": 0}, r"robot\.control_hz: must be above 0"),
+        ({"stiffness": [1.0, float("nan")]}, r"robot\.stiffness = nan: must be a number"),
+        ({"stiffness": 3}, r"robot\.stiffness: must be a list"),
+        ({"legs": 2}, r"robot\.legs: not known"),
+        ({"gait": {"frequency": 1.0}}, r"robot\.gait\.start: is missing"),
+        ({"gait": None}, r"robot\.observation: gait_phase has 4 numbers instead of 0"),
+        ({"base": 3}, r"robot\.base = 3: must be a text"),
+        ({"observation": [{"name": "smell", "size": 3}]}, r"robot\.observation\.name = 'smell': must be one of"),
+        ({"observation": [{"name": "base_ang_vel", "size": 3}]}, r"base_ang_vel has no source"),
+        ({"observation": [{"name": "last_action", "size": 2.5}]}, r"size = 2\.5: must be a whole number"),
+        ({"observation": [{"name": "last_action", "size": 2, "delay": -1}]}, r"negative delay"),
+    ],
+)
+def test_a_bad_contract_is_one_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        contract.from_plain(contract.to_plain(walker.robot()) | change, "policy.onnx")
+    assert str(caught.value).startswith("policy.onnx: robot.")
+    assert "\n" not in str(caught.value)
+
+
+def test_unitree_g1_flat_has_98_numbers_in_the_robots_order() -> None:
+    names = [(term.name, term.size) for term in UNITREE_G1_FLAT.observation]
+    assert names == [
+        ("base_ang_vel", 3), ("projected_gravity", 3), ("velocity_commands", 3), ("gait_phase", 2),
+        ("joint_pos_rel", 29), ("joint_vel_rel", 29), ("last_action", 29),
+    ]  # fmt: skip
+    assert sum(size for _, size in names) == 98
+
+
+# --- observations
+
+
+def test_every_term_by_hand() -> None:
+    """A robot turned by a quarter to the left and tilted, in motion, against values worked out by hand."""
+    world = simulated()
+    world.reset()
+    data, tilt = world.data, 0.3
+    # About the world's vertical by 90 degrees, after nose down by `tilt`.
+    turn = np.array([math.cos(math.pi / 4), 0, 0, math.sin(math.pi / 4)])
+    pitch = np.array([math.cos(tilt / 2), 0, math.sin(tilt / 2), 0])
+    mujoco.mju_mulQuat(data.qpos[3:7], turn, pitch)
+    data.qpos[7:] = (0.4, -0.1)
+    data.qvel[:3], data.qvel[3:6], data.qvel[6:] = (0, 0, 0), (0.1, 0.2, 0.3), (1.0, -2.0)
+    mujoco.mj_forward(world.model, data)
+    obs = world.observe(np.array([0.5, -0.25, 0.75]))
+    # The site is turned by 90 degrees about the trunk's vertical: its x is the trunk's y, its y the trunk's -x.
+    spin = np.array([0.1, 0.2, 0.3])
+    linear = np.cross(spin, (0.1, 0, 0))
+    np.testing.assert_allclose(obs[0:3], [linear[1], -linear[0], linear[2]], atol=1e-6)
+    np.testing.assert_allclose(obs[3:6], [0.2, -0.1, 0.3], atol=1e-6)
+    # Nose down: gravity points ahead (trunk's +x) and down.
+    np.testing.assert_allclose(obs[6:9], [0, -math.sin(tilt), -math.cos(tilt)], atol=1e-6)
+    np.testing.assert_allclose(obs[9:12], [0.5, -0.25, 0.75])
+    np.testing.assert_allclose(obs[12:16], [1, -1, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(obs[16:18], [0.3, 0.1], atol=1e-6)
+    np.testing.assert_allclose(obs[18:20], [0.5, -1.0])  # scale 0.5
+    np.testing.assert_allclose(obs[20:22], [0, 0])
+    assert obs.dtype == np.float32
+
+
+def _memory(sensing: Sensing, commands: list[np.ndarray]) -> np.ndarray:
+    """The observations of gait and last action over steps with actions 1, 2, 3, ..."""
+    terms = tuple(term for term in sensing.observation if term.name in ("gait_phase", "last_action"))
+    world = simulated(walker.robot(sensing._replace(observation=terms)))
+    world.reset()
+    seen = []
+    for i, command in enumerate(commands):
+        seen.append(world.observe(command))
+        world.step(np.array([i + 1, -(i + 1)]) * 1e-3, command)
+    return np.stack(seen)
+
+
+def test_gait_and_last_action_advance_with_their_delay() -> None:
+    move = [np.array([0.5, 0, 0])] * 4
+    step = 2 * math.pi * 1.25 / 50
+    now = _memory(walker.SENSING, move)
+    for k in range(4):
+        angles = np.array([k * step, math.pi + k * step])
+        np.testing.assert_allclose(now[k, :4], [*np.cos(angles), *np.sin(angles)], atol=1e-6)
+        np.testing.assert_allclose(now[k, 4:], [k * 1e-3, -k * 1e-3], atol=1e-9)
+    late = walker.SENSING._replace(
+        observation=(Term("gait_phase", 4, delay=1), Term("last_action", 2, delay=2)),
+    )
+    seen = _memory(late, move)
+    np.testing.assert_allclose(seen[:, :4], now[[0, 0, 1, 2], :4], atol=1e-7)
+    np.testing.assert_allclose(seen[:, 4], [0, 0, 0, 1e-3], atol=1e-9)
+
+
+def test_gait_of_a_standing_robot() -> None:
+    go, stop = np.array([0.5, 0, 0]), np.zeros(3)
+    commands = [go, go, stop, stop, go]
+    step = 2 * math.pi * 1.25 / 50
+    held = walker.SENSING._replace(gait=Gait(1.25, (0.0, math.pi), "cos_sin", "held", 0.01))
+    seen = _memory(held, commands)
+    np.testing.assert_allclose(seen[2, 0], math.cos(2 * step), atol=1e-6)  # not yet
+    np.testing.assert_allclose(seen[3:, :4], [[-1, -1, 0, 0]] * 2, atol=1e-6)  # both feet down
+    zero = Sensing("trunk", (Term("gait_phase", 2),), Gait(1.25, (0.0,), "sin_cos", "zero", 0.1))
+    seen = _memory(zero, commands)
+    np.testing.assert_array_equal(seen[2:4], 0)
+    np.testing.assert_allclose(seen[4], [math.sin(4 * step), math.cos(4 * step)], atol=1e-6)  # went on meanwhile
+
+
+# --- motors
+
+
+def test_actuators_may_come_in_another_order() -> None:
+    worlds = [simulated(), simulated(actuators=walker.OTHER_ORDER)]
+    for world in worlds:
+        world.reset()
+        for k in range(10):
+            world.step(np.array([math.sin(k / 3), 1.0]), np.zeros(3))
+    np.testing.assert_allclose(worlds[0].data.qpos, worlds[1].data.qpos, atol=1e-12)
+
+
+def test_motors_by_torque_move_as_motors_by_target() -> None:
+    """The contract's gains on plain motors (also geared ones) against MuJoCo's own position actuators."""
+    worlds = [simulated(), simulated(actuators=walker.TORQUE)]
+    command, angles = np.zeros(3), []
+    for world in worlds:
+        world.reset()
+        for k in range(25):
+            world.step(np.array([math.sin(k / 3), 1.0]), command)
+        angles.append(world.data.qpos[7:].copy())
+    np.testing.assert_allclose(angles[0], angles[1], atol=5e-3)
+    assert abs(angles[0][1] - (-0.2 + 0.25)) < 0.05  # at its target, but for its weight
+
+
+def test_the_scene_must_have_the_robot(tmp_path: Path) -> None:
+    robot = walker.robot()
+    for change, message in (
+        ({"joints": ("left_joint", "third")}, "no joint 'third'"),
+        ({"base": "head"}, "no body 'head'"),
+        ({"base": "left"}, "body left has no free joint"),
+        ({"control_hz": 60.0}, r"time step of 0\.004 s does not divide the control step"),
+        ({"prefix": "robot/"}, "no joint 'robot/left_joint'"),
+        ({"observation": (Term("base_ang_vel", 3, "compass"),)}, "no sensor 'compass'"),
+        ({"observation": (Term("projected_gravity", 3, "tail"),)}, "no body 'tail'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            simulated(dataclasses.replace(robot, **change))
+    with pytest.raises(UserError, match="no actuator for joint right_joint"):
+        simulated(actuators='<motor joint="left_joint"/>')
+
+
+# --- walking
+
+
+def test_a_walk_adds_up() -> None:
+    """Pushed at a known speed on ice, the box goes on: velocity, errors and what is not counted."""
+    world = simulated()
+    world.model.geom_friction[:] = 0
+    world.model.opt.gravity[:] = 0
+    seen = []
+
+    def push(step: int, obs: np.ndarray) -> None:
+        seen.append(obs)
+        if step == 0:
+            world.data.qvel[0] = 0.4
+
+    found = walk(world, lambda obs: np.zeros(2), (0.5, 0, 0), 1.5, push).summary()
+    assert len(seen) == 75
+    assert (found["seconds"], found["falls"], found["first_fall"]) == (1.5, 0, None)
+    np.testing.assert_allclose(found["velocity"], [0.4, 0, 0], atol=2e-3)
+    np.testing.assert_allclose(found["mean_error"], [-0.1, 0, 0], atol=2e-3)
+    np.testing.assert_allclose(found["rms_error"], [0.1, 0, 0], atol=2e-3)
+    assert "velocity" not in walk(world, lambda obs: np.zeros(2), (0.5, 0, 0), 0.5).summary()  # still settling
+
+
+def test_falls_are_counted_and_the_robot_is_put_back() -> None:
+    world = simulated()
+
+    def topple(step: int, obs: np.ndarray) -> None:
+        if step in (10, 30):
+            world.data.qpos[3:7] = (math.cos(0.6), math.sin(0.6), 0, 0)  # 69 degrees
+        if step == 50:
+            world.data.qpos[2] = -5.0
+
+    done = walk(world, lambda obs: np.zeros(2), (0, 0, 0), 1.2, topple)
+    assert len(done.fell_at) == 3
+    assert done.fell_at[0] == pytest.approx(0.22)
+    assert not world.fallen
+    with pytest.raises(UserError, match=r"the policy's actions are not finite after 0\.00 s"):
+        walk(world, lambda obs: np.full(2, np.nan), (0, 0, 0), 0.1)
+
+
+def test_physics_that_runs_away_is_a_fall(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """MuJoCo itself begins anew then, standing as if nothing had been."""
+    world = simulated()
+
+    def spoil(step: int, obs: np.ndarray) -> None:
+        if step == 5:
+            world.data.qvel[7] = np.nan
+
+    with contextlib.chdir(tmp_path):  # where MuJoCo writes its log
+        done = walk(world, lambda obs: np.zeros(2), (0, 0, 0), 0.4, spoil)
+    assert done.fell_at == (pytest.approx(0.12),)
+    assert np.isfinite(done.velocity).all()
+
+
+def test_same_policy_same_walk(tmp_path: Path) -> None:
+    policy = Policy(write(tmp_path))
+    one, two = (walk(load_scene(policy), policy, (0.3, 0, 0), 2.0) for _ in range(2))
+    np.testing.assert_array_equal(one.velocity, two.velocity)
+    assert np.abs(one.power).max() > 0
+    other = walk(load_scene(policy), policy, (0.3, 0, 0), 2.0, lambda step, obs: None)
+    assert other.summary() == one.summary()
+
+
+# --- the command
+
+
+ALONE = """
+import sys
+
+OWN = {"sim2sim", "contract", "video", "errors", "files"}
+
+class Blocked:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in {"jax", "jaxlib", "optax", "flax", "torch", "gymnasium", "onnx"}:
+            raise ImportError(f"{name} is blocked")
+        if name.startswith("warpsac.") and name.split(".")[1] not in OWN:
+            raise ImportError(f"{name} is training code")
+
+sys.meta_path.insert(0, Blocked)
+import runpy
+runpy.run_module("warpsac.sim2sim", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_it_runs_without_jax_and_without_training_code(tmp_path: Path) -> None:
+    """In another process where importing them is an error; with a video where it can be drawn."""
+    path, film = write(tmp_path), tmp_path / "walk.mp4"
+    words = [str(path), "--seconds", "1.2", "--json"]
+    if video.find_gl() is not None:
+        words += ["--video", str(film)]
+    done = subprocess.run([sys.executable, "-c", ALONE, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["task"], found["falls"], found["seconds"]) == ("Walker", 0, 1.2)
+    if "--video" in words:
+        assert film.stat().st_size > 1000
+    done = subprocess.run([sys.executable, "-c", ALONE, "nowhere.onnx"], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "sim2sim: nowhere.onnx: no such file\n"
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path)
+    assert cli.main(["sim2sim", str(path), "--seconds", "1.1", "--command", "0", "0", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert "falls: 0" in out
+    assert "rms error" in out
+    assert "trained with commands from [-1.0, -0.5, -1.0] to [1.0, 0.5, 1.0]" in err
+    # A robot that lies down at once: exit code 1.
+    fallen = dataclasses.replace(walker.robot(), base_height=1.5)
+    path = walker.write_policy(tmp_path / "fallen", card(fallen), np.zeros((22, 2)), [0, 0])
+    assert cli.main(["sim2sim", str(path), "--seconds", "1", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["falls"] >= 1
+
+
+def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weight = np.zeros((22, 2))
+    plain = walker.write_policy(tmp_path / "plain", None, weight, [0, 0])
+    broken = walker.write_policy(tmp_path / "broken", None, weight, [0, 0], text="{half")
+    later = walker.write_policy(tmp_path / "later", {"format": 2}, weight, [0, 0])
+    nobody = walker.write_policy(tmp_path / "nobody", card(None), weight, [0, 0])
+    narrow = walker.write_policy(tmp_path / "narrow", card(walker.robot()), weight[:20], [0, 0])
+    text = tmp_path / "text.onnx"
+    text.write_text("not a model")
+    good = write(tmp_path / "good")
+    lost = write(tmp_path / "lost")
+    (tmp_path / "lost" / "scene.xml").unlink()
+    (tmp_path / "good" / "bad.xml").write_text("<mujoco><worldbody><nobody/></worldbody></mujoco>")
+    for words, message in (
+        ([plain], "carries no description of its robot"),
+        ([broken], "its description cannot be read"),
+        ([later], "has format 2; this version of warpsac reads 1"),
+        ([nobody], "Walker has no robot that can be driven here"),
+        ([narrow], "the policy takes 20 numbers, its description names 22"),
+        ([text], "not an ONNX model that can be run"),
+        ([tmp_path / "none.onnx"], "no such file"),
+        ([lost], "scene.xml: no such file; keep the exported folder together"),
+        ([good, "--scene", tmp_path / "good" / "bad.xml"], "bad.xml: XML Error"),
+        ([good, "--seconds", "0"], "seconds = 0: must be above 0"),
+        ([good, "--command", "nan", "0", "0"], "must be three finite numbers"),
+    ):
+        assert cli.main(["sim2sim", *map(str, words)]) == 2, message
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert message in err
+        assert len(err.splitlines()) == 1, err
