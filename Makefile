@@ -20,11 +20,23 @@ SUITABLE  := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 \
              --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
 
+# Simulators on torch are tested in environments of their own, .venv-NAME, with the versions of requirements/NAME.txt.
+# The locks name a torch without its CUDA packages, of which a CPU build has no need; only IsaacLab's torch has none.
+TORCH_SIMULATORS := mjlab maniskill isaaclab
+TORCH_VERSION    := 2.13.0
+TESTS_mjlab      := tests/test_torch.py tests/test_mjlab.py
+TESTS_maniskill  := tests/test_maniskill.py
+TESTS_isaaclab   := tests/test_isaaclab.py
+PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
+PYTHON_maniskill := $(PYTHON_mjlab)
+PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
+SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit tasks browser bench lock clean
+.PHONY: help setup demo test lint format types unit tasks browser vulkan bench lock clean $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## make .venv with the locked versions and this package
 
@@ -64,6 +76,21 @@ browser:  ## install Chromium, in which the tests look at report pages (Debian a
 	@command -v chromium > /dev/null || { apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
 
+test-mjlab:  ## the tests of torch simulators in general and of MJLab, in .venv-mjlab
+test-maniskill:  ## those of ManiSkill, in .venv-maniskill; without Vulkan (`make vulkan`) they are skipped
+test-isaaclab:  ## those of IsaacLab 3, in .venv-isaaclab, if there is a Python 3.12
+
+$(TORCH_SIMULATORS:%=test-%): test-%:
+	@python=; for one in $(or $(PYTHON),$(PYTHON_$*)); do \
+	  $$one -c '$(or $(SUITABLE_$*),$(SUITABLE))' > /dev/null 2>&1 && python=$$one && break; \
+	done; \
+	if [ -z "$$python" ]; then echo "$@: skipped, it needs another Python: make $@ PYTHON=/path/to/python3.12"; exit 0; fi; \
+	$(MAKE) --no-print-directory .venv-$*/.installed PYTHON=$$python && \
+	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TESTS_$*) $(ARGS)
+
+vulkan:  ## install a software Vulkan for ManiSkill (Debian and Ubuntu, as root)
+	@ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json > /dev/null 2>&1 || .ci/vulkan
+
 bench: $(STAMP)  ## speed of replay sampling, one learner update and a report on this machine
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/update.py
@@ -77,10 +104,26 @@ lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 	$(COMPILE) --upgrade --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
 	$(COMPILE) --upgrade --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
 	  --output-file requirements/ray.txt
+	$(MAKE) --no-print-directory $(TORCH_SIMULATORS:%=requirements/%.txt.new)
+
+requirements/%.txt.new: $(STAMP)
+	@echo "torch==$(TORCH_VERSION)" > $@.torch
+	$(BIN)/python -m uv pip compile --quiet --upgrade --python-version $(if $(filter isaaclab,$*),3.12,3.11) \
+	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev --extra $* \
+	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml > $@
+	@$(if $(filter isaaclab,$*),cat,grep -v -E '^(cuda-|nvidia-|triton|torchvision)') $@ > requirements/$*.txt
+	@rm $@ $@.torch
 
 clean:  ## remove .venv and caches; run folders stay
-	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+
+.venv-%/.installed: requirements/%.txt pyproject.toml
+	@echo "installing the versions of requirements/$*.txt into .venv-$* (once)"
+	@$(PYTHON) -m venv --clear .venv-$*
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/$*.txt
+	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
 
 $(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
 	@echo "installing the simulators, and Ray, that the tests need"

@@ -1,9 +1,15 @@
 """Environments for the tests of benches: one that takes its time, so that it can be killed in the middle, and one
-that never works."""
+that never works.
+
+Where BENCH_GATE names a file, the slow one stops after `HELD_AT` steps until that file is there: then no test depends
+on who is faster.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -11,10 +17,18 @@ import numpy as np
 
 from warpsac.envs import probe
 
+HELD_AT = 20
+
 
 class Slow(probe.Point):
+    made = 0
+
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         time.sleep(0.01)
+        self.made += 1
+        gate = os.environ.get("BENCH_GATE")
+        while gate and self.made > HELD_AT and not Path(gate).exists():
+            time.sleep(0.02)
         return super().step(action)
 
 

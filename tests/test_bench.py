@@ -131,11 +131,17 @@ def test_plan_grows_and_tells_what_is_missing(tmp_path: Path) -> None:
 
 def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = cell_of(seeds=(1, 2, 3))
-    write_plan(tmp_path, [Planned(cell.name, cell.config)])
+    shallow = cell_of(seeds=(7,), learner={"blocks": 1})  # of this variant there is no run at all
+    write_plan(tmp_path, [Planned(cell.name, cell.config), Planned("shallow", shallow.config)])
     leave(tmp_path, cell, 1, FULL, ())
     assert cli.main(["report", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["runs"], told["missing"]) == ({"finished": 1}, 2)
+    assert (told["runs"], told["missing"], told["variants"]) == ({"finished": 1}, 3, ["warpsac-l"])
+    table = (tmp_path / "report" / "runs.csv").read_text().splitlines()
+    missing = [line for line in table if "missing" in line]
+    assert len(missing) == 3
+    assert sum("learner.actor_blocks=1 learner.critic_blocks=1" in line for line in missing) == 1
+    assert "learner.actor_blocks=1" in (tmp_path / "report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"cells": [1]}', '{"cells": [{"name": "x"}]}'])

@@ -29,15 +29,17 @@ SLOW = "bench_envs:Slow-v0"
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     size = {"num_cpus": 1, "object_store_memory": 100_000_000}
     with pytest.MonkeyPatch.context() as environment, warnings.catch_warnings(action="ignore"):
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        gate = tmp_path_factory.mktemp("gate") / "open"
+        environment.setenv("BENCH_GATE", str(gate))
         made = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **size})
-        made.second = made.add_node(**size)
+        made.second, made.gate = made.add_node(**size), gate
         yield made
         if ray.is_initialized():
             ray.shutdown()
@@ -72,6 +74,7 @@ def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
     assert [state_of(run, 1).status for run in quick] == ["finished", "finished"]
     before = [content_of(run) for run in quick]
     cluster.remove_node(cluster.second, allow_graceful=False)
+    cluster.gate.touch()
     output, _ = bench.communicate(timeout=180)
     assert bench.returncode == 0, output
     assert "lost" in output
@@ -93,6 +96,7 @@ def test_results_are_gathered_from_nodes_without_the_folder(
     from warpsac.bench.on_ray import RayLauncher
 
     monkeypatch.chdir(Path(__file__).parent)  # where the task's module lies
+    cluster.gate.touch()
     suite = write_suite(tmp_path / "mine.yaml", [SLOW])
     (cell,) = load_suite(BenchOptions(str(suite))).cells
     out = tmp_path / "out"

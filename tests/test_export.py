@@ -20,9 +20,9 @@ from runs import tiny
 from warpsac import cli, contract, envs, networks, ppo, sac, training
 from warpsac.config import LearnerConfig
 from warpsac.contract import Robot
-from warpsac.envs.robots import Deployment, SceneFiles
+from warpsac.envs.robots import UNITREE_G1_FLAT, Deployment, SceneFiles
 from warpsac.errors import UserError
-from warpsac.export import command, network
+from warpsac.export import command, deploy, network
 from warpsac.export.command import export
 from warpsac.policy import LoadedPolicy, load_policy
 from warpsac.ppo_config import PpoConfig
@@ -60,7 +60,7 @@ def trained_policy(
 
 
 def built(policy: LoadedPolicy) -> bytes:
-    return network.build(network.describe(policy), policy.info["action_low"], policy.info["action_high"], {"a": "b"})
+    return network.build(network.fold(policy.policy), policy.info["action_low"], policy.info["action_high"], {"a": "b"})
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,21 @@ def test_the_network_is_the_policy(blocks: int, projection: bool, compute: Any) 
 
 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
-def test_the_network_of_ppo_is_the_policy(compute: Any) -> None:
-    agent = ppo.Agent(PpoConfig(actor_hidden=(16, 8), compute=compute), ObsViews(9, 4), 3)
+def test_the_baselines_network_is_its_policy(compute: Any) -> None:
+    """Of PPO, which sees the first six of nine numbers and acts within [-3, 1]."""
+    agent = ppo.Agent(PpoConfig(actor_hidden=(16, 8), compute=compute), ObsViews(9, 6), 3)
     rng = np.random.default_rng(0)
-    policy = jax.tree.map(lambda x: jnp.asarray(rng.uniform(0.1, 1, x.shape), jnp.float32), ppo.init_policy(agent))
-    head = jnp.asarray(rng.normal(0, 0.2, (8, 3)), jnp.float32)
-    actor = policy.actor._replace(kernels=(*policy.actor.kernels[:-1], head))
+    own = ppo.init_policy(agent, rng)
+    moved = jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.4 * rng.normal(size=leaf.shape), jnp.float32), own.actor)
+    seen = own.obs._replace(mean=jnp.arange(9.0), var=jnp.linspace(0.5, 4.0, 9))
     info = {"action_low": [-3.0] * 3, "action_high": [1.0] * 3}
-    loaded = LoadedPolicy(agent, policy._replace(actor=actor), 0, info)
-    obs = rng.normal(size=(50, 4)).astype(np.float32)
-    assert command.largest_difference(built(loaded), loaded, obs) < 1e-5
-    actions = command.exact_actions(loaded, obs)
-    assert (np.abs(actions) == 1).any()  # clipped
-    assert (np.abs(actions) < 1).any()
-    np.testing.assert_array_equal(loaded.obs_moments.mean, policy.obs.mean[:4])
+    policy = LoadedPolicy(agent, own._replace(actor=moved, obs=seen), 0, info)
+    obs = (np.arange(6.0) + rng.normal(size=(50, 6))).astype(np.float32)
+    content = network.build(command.actor_of(policy), [-3.0] * 3, [1.0] * 3, {})
+    assert command.largest_difference(content, policy, obs) < 1e-5
+    actions = command.exact_actions(policy, obs)
+    assert np.ptp(actions, axis=0).min() > 0.3
+    assert (np.abs(actions) == 1).any()  # some are clipped
 
 
 def test_the_network_by_the_slow_way() -> None:
@@ -300,6 +301,28 @@ def test_a_robot_that_does_not_fit_is_refused(run: Path, tmp_path: Path, monkeyp
     ):
         export(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
+    numbers = (0.5,) * 29
+    robot = dataclasses.replace(
+        walker.robot(),
+        joints=tuple(f"joint{i}" for i in range(29)),
+        default_pose=numbers, action_scale=numbers, stiffness=numbers, damping=numbers,
+        observation=UNITREE_G1_FLAT.observation,
+        gait=UNITREE_G1_FLAT.gait,
+    )  # fmt: skip
+    assert robot.observation_size == 98
+    card = deploy.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
+    text = yaml.safe_load(deploy.deploy_yaml(card, robot))
+    assert list(text["observations"]) == [
+        "base_ang_vel", "projected_gravity", "velocity_commands", "gait_phase",
+        "joint_pos_rel", "joint_vel_rel", "last_action",
+    ]  # fmt: skip
+    assert text["observations"]["gait_phase"]["params"] == {
+        "period": 0.6, "start": [0.0], "order": "sin_cos", "standing": "zero", "standing_below": 0.1,
+    }  # fmt: skip
+    assert sum(len(term["scale"]) for term in text["observations"].values()) == 98
 
 
 @pytest.mark.playground

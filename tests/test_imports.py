@@ -29,7 +29,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "fused ppo_engine",
         "loop",
         "host_loop fused_loop",
-        "ppo_loop",
+        "ppo_loop torch_loop",
         "training play task_list export",
         "bench",
         "api cli",
@@ -181,6 +181,10 @@ def test_looking_up_a_task_loads_no_simulator() -> None:
 from warpsac import envs
 assert envs.lookup("Hopper-v4").family == "mujoco"
 assert envs.lookup("G1JoystickFlatTerrain").family == "playground"
+assert envs.lookup("Mjlab-Velocity-Flat-Unitree-G1").family == "mjlab"
+assert envs.lookup("Isaac-Cartpole").family == "isaaclab"
+assert envs.lookup("PullCube-v1").family == "maniskill"
+assert envs.lookup("probe-torch").torch
 """
     assert loaded_by(code) == set()
 

@@ -39,9 +39,9 @@ class EnvConfig:
     worker_timeout: float = 60.0
     """Seconds without an answer after which such a process is replaced (for each environment while making them)."""
     action_limit: float | None = None
-    """Actions reach from -limit to limit where the simulator's own action space has no bounds."""
+    """Actions reach from -limit to limit where the simulator's own have no bounds (MJLab, IsaacLab: 1 if not given)."""
     episode_limit: int | None = None
-    """Truncate episodes after this many steps; default: as the environment was registered (gymnasium)."""
+    """Truncate episodes after this many steps; default: as the environment was registered (not Playground)."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False
@@ -49,7 +49,9 @@ class EnvConfig:
     full_reset: bool = False
     """Reset ended episodes to new random states instead of each environment's first (Playground)."""
     stagger: bool = False
-    """Let the first episodes end at different times (Playground)."""
+    """Let the first episodes end at different times (Playground, MJLab, IsaacLab)."""
+    cameras: bool = False
+    """Observe the pixels of cameras too, as plain numbers (MJLab)."""
     impl: Literal["auto", "jax", "warp"] = "auto"
     """Physics engine: MJX or MuJoCo-Warp (Playground)."""
     menagerie: str | None = None

@@ -78,7 +78,7 @@ class Engine(SeedEngine):
     STATE = ("exploration", "scale", "sums")
     keeps_replay = True
 
-    def __init__(self, setup: Setup, seeds: tuple[int, ...], placement: Placement, first_obs: np.ndarray):
+    def __init__(self, setup: Setup, seeds: tuple[int, ...], placement: Placement, first_obs: Array):
         self.setup = setup
         self.placement = placement
         self.programs = compile_programs(setup)
@@ -92,7 +92,7 @@ class Engine(SeedEngine):
         self.sums = interaction.empty_sums(len(seeds))
         self.empty_replay(first_obs)
 
-    def empty_replay(self, first_obs: np.ndarray) -> None:
+    def empty_replay(self, first_obs: Array) -> None:
         self.stored = 0
         if self.placement == "device":
             self.ring = jax.jit(functools.partial(device_ring.init, self.setup.ring))(first_obs)
@@ -104,20 +104,20 @@ class Engine(SeedEngine):
     def act_randomly(self, counter: int) -> Array:
         return self.programs.act_randomly(self.keys, np.int32(counter))
 
-    def act(self, obs: np.ndarray, counter: int) -> Array:
+    def act(self, obs: Array, counter: int) -> Array:
         action, self.exploration = self.programs.act(
             self.learner.policy, self.exploration, obs, self.keys, np.int32(counter)
         )
         return action
 
-    def store(self, action: np.ndarray, step: HostStep) -> None:
+    def store(self, action: Array, step: HostStep) -> None:
         result = step.result._replace(success=None)  # replay has no use for it
         if self.placement == "device":
             self.ring, self.scale = self.programs.store(self.ring, self.scale, action, result, step.restart)
         else:
             if step.restart is not None:
                 self.host_ring.cut(*step.restart)
-            self.host_ring.add(action, result)
+            self.host_ring.add(*jax.device_get((action, result)))
             self.scale = self.programs.observe(self.scale, result, step.restart)
         self.stored += 1
 
@@ -138,7 +138,7 @@ class Engine(SeedEngine):
         keys = self.programs.sample_keys(self.keys, np.int32(update))
         return self.host_ring.sample(setup.law, keys, setup.batch_size, setup.gamma, setup.sampler)
 
-    def close_episodes(self, mask: np.ndarray, new_obs: np.ndarray) -> None:
+    def close_episodes(self, mask: np.ndarray, new_obs: Array) -> None:
         """Cut the running episodes [S, N]: the simulator begins anew there."""
         if self.placement == "device":
             self.ring = self.programs.cut(self.ring, mask, new_obs)

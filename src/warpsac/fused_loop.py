@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac import envs, runtime
-from warpsac.config import ABUNDANT_ENVS
+from warpsac import envs
 from warpsac.episodes import Episode
-from warpsac.errors import ConfigError, UserError
+from warpsac.errors import ConfigError
 from warpsac.evaluate import evaluation_seed
 from warpsac.fused import FusedEngine, Mode
 from warpsac.loop import Loop
@@ -21,9 +20,6 @@ from warpsac.signals import StopSignals
 
 
 class FusedLoop(Loop):
-    # What makes a GPU-sized task small enough for a CPU.
-    small = "--env.num-envs 8 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
-
     def make_simulator(self) -> envs.EnvSpec:
         config = self.config
         self._check_settings()
@@ -39,12 +35,7 @@ class FusedLoop(Loop):
             raise ConfigError("eval.num_envs", config.eval.num_envs, f"must equal eval.episodes = {episodes} here")
         if replay.placement == "host":
             raise ConfigError("replay.placement", "host", "must be auto or device: this simulator runs on the device")
-        wants_gpu = self.target.family == "playground" and config.env.num_envs >= ABUNDANT_ENVS
-        if wants_gpu and runtime.on_cpu():
-            raise UserError(
-                f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
-                f"'warpsac[cuda]', or try it small on the CPU: {self.small} --eval.episodes 4 --eval.num-envs 4"
-            )
+        self.require_gpu()
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:
         return "device"

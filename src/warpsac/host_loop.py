@@ -20,6 +20,7 @@ from warpsac.errors import TrainingStopped
 from warpsac.loop import Loop
 from warpsac.seeds import Groups, SeedEngine
 from warpsac.signals import StopSignals
+from warpsac.types import Array
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ class HostLoop(Loop):
         config = self.config
         self.envs = self._make_envs(config.env.num_envs)
         self._evaluation_envs: SeedEnvs | None = None
-        self.obs = self.envs.reset(config.seeds)
+        self.obs: Array = self.envs.reset(config.seeds)
         self.episodes = [EpisodeLog(config.env.num_envs) for _ in config.seeds]
         self._compiled: set[str] = set()
         return self.envs.spec
@@ -57,25 +58,34 @@ class HostLoop(Loop):
             action = self.call("act", lambda: engine.act(self.obs, t))
         if overlap and t > self.learning_from:
             self.learn()
-        action = np.asarray(action)
+        action = self.ready(action)
         step = self.take_step(action)
         self.call("store", lambda: engine.store(action, step))
         if not overlap and t >= self.learning_from:
             self.learn()
         self.follow(step)
 
-    def take_step(self, action: np.ndarray) -> envs.HostStep:
-        if not np.isfinite(action).all():
-            self.require_finite()
-            raise TrainingStopped("the policy gave an action that is not finite")
+    def take_step(self, action: Array) -> envs.HostStep:
         self.envs.send(action)
         return self.envs.recv()
 
     def follow(self, step: envs.HostStep) -> None:
-        """Go on from the step's observations, and note what became of the episodes."""
+        """Go on from the step's observations."""
         self.obs = step.result.obs
         for line in step.events:
             self.progress.message(line)
+        self.note_episodes(step)
+
+    def ready(self, action: Array) -> Array:
+        """The action as the simulator takes it; reading it waits for the device."""
+        action = np.asarray(action)
+        if not np.isfinite(action).all():
+            self.require_finite()
+            raise TrainingStopped("the policy gave an action that is not finite")
+        return action
+
+    def note_episodes(self, step: envs.HostStep) -> None:
+        """Keep account of the training episodes."""
         for s, episodes in enumerate(self.episodes):
             restarted = step.restart.mask[s] if step.restart else None
             episodes.observe(step.result.of_seed(s), restarted, np.ravel(step.faults)[s])
@@ -103,11 +113,8 @@ class HostLoop(Loop):
     def evaluation_episodes(self, signals: StopSignals) -> list[list[Episode]]:
         """All seeds are judged side by side."""
         config = self.config
-        if self._evaluation_envs is None:
-            self._evaluation_envs = self._make_envs(min(config.eval.num_envs, config.eval.episodes))
-            self.progress.message(_where("evaluation", self._evaluation_envs))
         return evaluate.run_episodes_of_seeds(
-            self._evaluation_envs,
+            self.evaluation_envs(),
             [self.engine.best_policy(s) for s in range(len(self.runs))],
             config.eval.episodes,
             [evaluate.evaluation_seed(seed, self.step) for seed in config.seeds],
@@ -115,6 +122,13 @@ class HostLoop(Loop):
             on_step=signals.check,
             report=self.progress.message,
         )
+
+    def evaluation_envs(self) -> SeedEnvs:
+        config = self.config
+        if self._evaluation_envs is None:
+            self._evaluation_envs = self._make_envs(min(config.eval.num_envs, config.eval.episodes))
+            self.progress.message(_where("evaluation", self._evaluation_envs))
+        return self._evaluation_envs
 
     # --- checkpoints
 
@@ -152,7 +166,7 @@ class HostLoop(Loop):
         return False
 
     @property
-    def next_obs(self) -> np.ndarray:
+    def next_obs(self) -> Array:
         return self.obs
 
     def _notes(self) -> list[str]:

@@ -1,7 +1,7 @@
 """What every training loop does: start, log, evaluate, save, stop. How it interacts is its own affair.
 
-`HostLoop` steps a simulator from Python, `FusedLoop` compiles it together with the learner; both make whole
-interactions, and whatever happens between two of them is here.
+`HostLoop` steps a simulator from Python, `TorchLoop` does so without leaving the device, `FusedLoop` compiles it
+together with the learner; all make whole interactions, and whatever happens between two of them is here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Literal
 import numpy as np
 
 from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rundir, runtime
-from warpsac.config import Config
+from warpsac.config import ABUNDANT_ENVS, Config
 from warpsac.episodes import Episode
-from warpsac.errors import TrainingStopped
+from warpsac.errors import TrainingStopped, UserError
 from warpsac.interaction import make_setup
 from warpsac.progress import Progress
 from warpsac.replay.memory import choose_placement, free_device_bytes, free_host_bytes
@@ -47,6 +47,9 @@ class Outcome:
 
 class Loop(abc.ABC):
     """The state of a run that is not the learner's; what a checkpoint keeps of it is in `save`."""
+
+    # What makes a GPU-sized task small enough for a CPU.
+    small = "--env.num-envs 8 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
 
     def __init__(self, config: Config, resumed: list[RunDir] | None = None):
         self.config = config
@@ -108,6 +111,15 @@ class Loop(abc.ABC):
     @abc.abstractmethod
     def make_engine(self) -> Any:
         """Make the learner with its replay."""
+
+    def require_gpu(self) -> None:
+        """Say at once that so many environments of a parallel simulator are nothing for a CPU."""
+        config = self.config
+        if self.target.parallel and config.env.num_envs >= ABUNDANT_ENVS and runtime.on_cpu():
+            raise UserError(
+                f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
+                f"'warpsac[cuda]', or try it small on the CPU: {self.small} --eval.episodes 4 --eval.num-envs 4"
+            )
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:
         return self.config.replay.placement

@@ -13,7 +13,6 @@ from warpsac import checkpoint, ppo, pytree, rundir, sac
 from warpsac.config import Config
 from warpsac.envs import EnvSpec, rescale
 from warpsac.errors import UserError
-from warpsac.networks import Moments
 from warpsac.types import ObsViews
 
 Agent = sac.Agent | ppo.Agent
@@ -33,13 +32,6 @@ class LoadedPolicy:
         """Environment steps after which it was saved."""
         self.info = info
         self._act = jax.jit(lambda obs: learner_of(agent).best_action(agent, policy, obs))
-
-    @property
-    def obs_moments(self) -> Moments:
-        """Mean and variance of the actor's observations, as its normaliser has them."""
-        policy, views = self.policy, self.agent.views
-        found = policy.obs if isinstance(policy, ppo.Policy) else policy.moments.norm_in
-        return Moments(views.actor(found.mean), views.actor(found.var))
 
     def normalized(self, obs: np.ndarray) -> np.ndarray:
         """Actions [N, A] in [-1, 1] for observations [N, D]."""

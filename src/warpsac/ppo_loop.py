@@ -45,7 +45,7 @@ class HostPpoLoop(PpoLoop, HostLoop):
         for t in range(first, first + count):
             obs = self.obs
             action = np.asarray(self.call("act", functools.partial(engine.act, obs, t)))
-            step = self.take_step(np.clip(action, -1.0, 1.0))
+            step = self.take_step(self.ready(np.clip(action, -1.0, 1.0)))
             engine.record(obs, action, step)
             self.follow(step)
         self.call("learn", lambda: engine.learn(self.obs))

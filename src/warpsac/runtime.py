@@ -16,6 +16,16 @@ def use_compilation_cache() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
+def share_gpu_memory() -> None:
+    """Leave half of a GPU's memory to torch, which steps the simulator there: JAX alone would take most of it.
+
+    Only before JAX first looks for devices. A user's own setting wins.
+    """
+    own = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
+    if not any(name in os.environ for name in own):
+        os.environ["XLA_CLIENT_MEM_FRACTION"] = "0.5"
+
+
 def accelerators() -> list[str]:
     return [device.device_kind for device in jax.local_devices()]
 

@@ -21,7 +21,13 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, Task, all_tasks
 
 # The package that a family's extra brings, where it is not named like the family.
-PACKAGES = {"dmc": "dm_control", "humanoidbench": "dm_control", "playground": "mujoco_playground"}
+PACKAGES = {
+    "dmc": "dm_control",
+    "humanoidbench": "dm_control",
+    "playground": "mujoco_playground",
+    "maniskill": "mani_skill",
+    "sim2real": "mjlab",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
         return "not in this version"
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
-    if family in envs.NATIVE_FAMILIES and not thorough:
+    if family in (*envs.NATIVE_FAMILIES, *envs.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs beside its packages, if it has a say in that.
     missing: Callable[[EnvConfig], str | None] | None = getattr(
@@ -79,19 +85,26 @@ def _print_table(tasks: list[Task], config: EnvConfig) -> None:
     for family in dict.fromkeys(task.family for task in tasks):
         members = [task for task in tasks if task.family == family]
         print(f"{family}: data-{members[0].regime}, {obstacle(family, config) or 'ready'}")
-        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}  better")
+        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}")
         for task in members:
             obs = str(task.actor_obs_dim)
             if task.critic_obs_dim != task.actor_obs_dim:
                 obs += f"/{task.critic_obs_dim}"
             low, high = (_score(task, score) for score in (task.random_score, task.normalize_score))
-            better = published.favoured(task.name) or ""
-            line = f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}  {better}"
-            print(line.rstrip())
+            print(f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}")
+        for line in _favours(members):
+            print(line)
         print()
     print("obs: numbers observed by the actor/by the critic, where they differ")
     print("random, reference: the results that count as score 0 and score 1")
-    print("better: the variant that ends clearly above the regime's default in the published results")
+    print("favours: end clearly above the regime's default in the published results")
+
+
+def _favours(tasks: list[Task]) -> Iterator[str]:
+    """Which variants the published results favour, and on which of the tasks."""
+    for task in tasks:
+        if variant := published.favoured(task.name):
+            yield f"  favours {variant} on {task.name}"
 
 
 def _score(task: Task, score: float | None) -> str:

@@ -17,12 +17,18 @@ __all__ = ["Outcome", "make_loop", "resume", "train"]
 
 def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
     """The loop that fits the task's simulator and the algorithm."""
-    native = envs.lookup(config.task).native
+    target = envs.lookup(config.task)
     if config.algo == "ppo":
+        if target.torch:
+            raise UserError(f"algo = 'ppo': not on {target.name} yet, whose simulator steps on torch tensors")
         from warpsac import ppo_loop
 
-        return (ppo_loop.FusedPpoLoop if native else ppo_loop.HostPpoLoop)(config, resumed)
-    if native:
+        return (ppo_loop.FusedPpoLoop if target.native else ppo_loop.HostPpoLoop)(config, resumed)
+    if target.torch:
+        from warpsac.torch_loop import TorchLoop
+
+        return TorchLoop(config, resumed)
+    if target.native:
         from warpsac.fused_loop import FusedLoop
 
         return FusedLoop(config, resumed)

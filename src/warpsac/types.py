@@ -52,7 +52,8 @@ class StepResult(NamedTuple):
     truncated: Array  # bool [N], the episode was cut: its value goes on
     final_obs: Array  # float32 [N, D]
     success: Array | None = None  # bool [N], the task is solved at this step; None if it has no success
-    faulty: Array | None = None  # bool [N], the step is void (NaN): its environment began anew at `obs`
+    faulty: Array | None = None  # bool [N], the step is void: its environment began anew at `obs`. It was NaN,
+    # or, where the episode ended as well, the simulator has lost its last observation.
 
     def of_seed(self, s: int) -> StepResult:
         """The step of one seed's environments, of a step [S, N, ...] of all."""

@@ -22,6 +22,7 @@ from warpsac.types import ObsViews, Restart, StepResult
 if TYPE_CHECKING:
     from warpsac.envs.host import SeedEnvs
     from warpsac.envs.robots import Deployment
+    from warpsac.envs.torch_base import TorchEnvs
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class EnvSpec:
     """Whether `get_state` and `set_state` continue an episode exactly."""
     lockstep: bool = False
     """All environments step together: a faulty step cannot be taken again and is marked instead."""
+    single: bool = False
+    """Exists once in a process: it is judged in the training environments, whose episodes are then cut."""
+    most_envs: int | None = None
+    """Environments that one simulator can hold on this machine; None: any number."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
 
@@ -148,7 +153,7 @@ class NativeEnv(Protocol):
         """One step with actions [N, A] in [-1, 1]. Ended and faulty environments are reset."""
 
 
-# family -> module with `make(task_name, num_envs, config, render) -> HostEnv | NativeEnv`
+# family -> module with `make(task_name, num_envs, config, render) -> HostEnv | NativeEnv | TorchEnvs`
 FAMILIES = {
     "mujoco": "warpsac.envs.gym",
     "gymnasium": "warpsac.envs.gym",
@@ -156,13 +161,24 @@ FAMILIES = {
     "myosuite": "warpsac.envs.myosuite",
     "humanoidbench": "warpsac.envs.humanoidbench",
     "playground": "warpsac.envs.playground",
+    "mjlab": "warpsac.envs.mjlab",
+    "maniskill": "warpsac.envs.maniskill",
+    "isaaclab": "warpsac.envs.isaaclab",
+    "sim2real": "warpsac.envs.mjlab",
     "probe": "warpsac.envs.probe",
     "probe-native": "warpsac.envs.probe_native",
+    "probe-torch": "warpsac.envs.probe_torch",
 }
 # Families whose simulator is compiled with the learner: their environments are `NativeEnv`s.
 NATIVE_FAMILIES = ("playground", "probe-native")
 # Families whose pictures MuJoCo draws.
 MUJOCO_FAMILIES = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
+# Families that step all environments together, on torch tensors: theirs are `TorchEnvs`.
+TORCH_FAMILIES = ("mjlab", "maniskill", "isaaclab", "sim2real", "probe-torch")
+# Named here: their module imports torch.
+TORCH_PROBES = tuple(f"probe-torch{kind}" for kind in ("", "-critic", "-self-reset", "-blind", "-faulty", "-single"))
+# Tasks beside the table that a family's prefix tells.
+PREFIXES = {"Mjlab-": "mjlab", "Isaac": "isaaclab"}
 
 
 @dataclass(frozen=True)
@@ -176,13 +192,23 @@ class Target:
     @property
     def regime(self) -> Regime | None:
         if self.task is None:
-            return SUITES.get(self.family)
+            return SUITES.get(self.family) or ("abundant" if self.parallel else None)
         return self.task.regime
 
     @property
     def native(self) -> bool:
         """Whether simulator and learner are one program."""
         return self.family in NATIVE_FAMILIES
+
+    @property
+    def torch(self) -> bool:
+        """Whether the simulator steps on torch tensors."""
+        return self.family in TORCH_FAMILIES
+
+    @property
+    def parallel(self) -> bool:
+        """Whether the simulator is made for hundreds of environments on a GPU."""
+        return (self.native or self.torch) and not self.family.startswith("probe")
 
 
 def lookup(name: str) -> Target:
@@ -196,6 +222,8 @@ def lookup(name: str) -> Target:
         if name in probe_native.TASKS:
             return Target(name, "probe-native", None)
         raise UserError(f"unknown task '{name}'; native probe tasks: {', '.join(probe_native.TASKS)}")
+    if name in TORCH_PROBES:
+        return Target(name, "probe-torch", None)
     if name.startswith("probe-"):
         from warpsac.envs import probe
 
@@ -205,6 +233,9 @@ def lookup(name: str) -> Target:
     in_suite = find_in_suites(name)
     if in_suite is not None:
         return Target(in_suite[1], in_suite[0], None)
+    for prefix, family in PREFIXES.items():  # before gymnasium, where some of these register their tasks too
+        if name.startswith(prefix):
+            return Target(name, family, None)
     from warpsac.envs import gym
 
     if gym.is_registered(name):
@@ -232,6 +263,10 @@ def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool
             from warpsac.envs.stepwise import Stepwise
 
             return Stepwise(env)
+        if target.torch:
+            from warpsac.envs.torch_base import OnHost
+
+            return OnHost(env)
         if hasattr(env, "make"):
             env.make()
         return env
@@ -243,7 +278,7 @@ def make_sets(name: str, num_envs: int, sets: int, config: EnvConfig | None = No
 
     target = lookup(name)
     with _told_in_a_line(target):
-        first = None if target.native else _of_family(target, num_envs, config, render=False)
+        first = None if target.native or target.torch else _of_family(target, num_envs, config, render=False)
         if isinstance(first, InProcessEnvs):
             from warpsac.envs.spread import spread
 
@@ -265,6 +300,13 @@ def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
         module: Any = importlib.import_module(FAMILIES[target.family]) if target.family in FAMILIES else None
         found = getattr(module, "deployment", None)
         return found(target.name, config or EnvConfig()) if found else None
+
+
+def make_torch(name: str, num_envs: int, config: EnvConfig | None = None) -> TorchEnvs:
+    """Environments of a task whose simulator steps on torch tensors (`Target.torch`), in its own way."""
+    target = lookup(name)
+    with _told_in_a_line(target):
+        return _of_family(target, num_envs, config, render=False)
 
 
 def _of_family(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:

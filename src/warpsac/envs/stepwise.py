@@ -11,6 +11,17 @@ from warpsac.envs import Command, HostStep, NativeEnv, Scene
 from warpsac.types import Restart, StepResult
 
 
+def on_the_host(result: StepResult) -> HostStep:
+    """A step of JAX arrays as NumPy arrays; environments whose step was void have been started anew."""
+    result = StepResult(*(None if field is None else np.asarray(field) for field in result))
+    if result.faulty is None:
+        return HostStep(result, None, 0)
+    # An episode that ended counts, even where its last observation is lost to replay.
+    faulty = result.faulty & ~(result.terminated | result.truncated)
+    restart = Restart(faulty, result.obs) if faulty.any() else None
+    return HostStep(result._replace(faulty=None), restart, int(faulty.sum()))
+
+
 class Stepwise:
     def __init__(self, env: NativeEnv):
         self.spec = env.spec
@@ -29,11 +40,7 @@ class Stepwise:
     def recv(self) -> HostStep:
         assert self._action is not None, "recv without send"
         self._state, result = self._step(self._state, self._action)
-        result = StepResult(*(None if field is None else np.asarray(field) for field in result))
-        faulty = result.faulty
-        if faulty is None or not faulty.any():
-            return HostStep(result._replace(faulty=None), None, 0)
-        return HostStep(result._replace(faulty=None), Restart(faulty, result.obs), int(faulty.sum()))
+        return on_the_host(result)
 
     def get_state(self) -> None:
         return None

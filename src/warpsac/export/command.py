@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import tyro
 
-from warpsac import envs, rundir
+from warpsac import envs, ppo, rundir
 from warpsac.envs.robots import ASSETS, Deployment
 from warpsac.errors import UserError
 from warpsac.export import deploy, network
@@ -85,7 +85,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Exported:
         )
     rate = robot.control_hz if robot else policy.info["control_hz"]
     card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, _training_run(folder, policy), robot)
-    content = network.build(network.describe(policy), low, high, deploy.metadata(card, robot))
+    content = network.build(actor_of(policy), low, high, deploy.metadata(card, robot))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
     error = largest_difference(content, policy, obs)
     if not error <= TOLERANCE:
@@ -147,11 +147,28 @@ def largest_difference(content: bytes, policy: LoadedPolicy, obs: np.ndarray) ->
 
 def exact_actions(policy: LoadedPolicy, obs: np.ndarray) -> np.ndarray:
     """The policy's actions in [-1, 1], in float32 whatever it was trained in, with full products on a GPU too."""
-    config: Any = dataclasses.replace(policy.agent.config, compute="float32")
-    agent = dataclasses.replace(policy.agent, config=config)
+    learner: Any = learner_of(policy.agent)
+    agent: Any = policy.agent
+    agent = dataclasses.replace(agent, config=dataclasses.replace(agent.config, compute="float32"))
     with jax.default_matmul_precision("highest"):
-        best_action = jax.jit(lambda rows: learner_of(agent).best_action(agent, policy.policy, rows))
-        return np.asarray(best_action(obs), np.float64)
+        return np.asarray(jax.jit(lambda rows: learner.best_action(agent, policy.policy, rows))(obs), np.float64)
+
+
+def actor_of(policy: LoadedPolicy) -> network.Folded | ppo.ActorLayers:
+    """The policy as plain arrays, of either algorithm."""
+    if isinstance(policy.policy, ppo.Policy):
+        assert isinstance(policy.agent, ppo.Agent)
+        return ppo.actor_layers(policy.agent, policy.policy)
+    return network.fold(policy.policy)
+
+
+def _seen_in_training(policy: LoadedPolicy) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the actor's observations."""
+    own = policy.policy
+    if isinstance(own, ppo.Policy):
+        views = policy.agent.views
+        return np.asarray(views.actor(own.obs.mean)), np.asarray(views.actor(own.obs.var))
+    return np.asarray(own.moments.norm_in.mean), np.asarray(own.moments.norm_in.var)
 
 
 def recorded_observations(
@@ -167,9 +184,9 @@ def recorded_observations(
     try:
         return _from_task(folder, policy), f"recorded on {folder.config.task}"
     except UserError as error:
-        moments = policy.obs_moments
+        mean, var = _seen_in_training(policy)
         noise = np.random.default_rng(0).standard_normal((RECORDED, policy.agent.views.actor_dim))
-        drawn = np.asarray(moments.mean) + np.sqrt(np.asarray(moments.var)) * noise
+        drawn = mean + np.sqrt(var) * noise
         return drawn.astype(np.float32), f"drawn with the mean and spread of training, because {error}"
 
 

@@ -2,12 +2,14 @@
 
     obs -> Sub mean -> Gemm -> B x [ x + relu(Gemm(relu(Gemm(x)))) ] -> x / rms(x) -> Gemm -> Tanh (-> range) -> actions
 
+and the plain one of the PPO baseline:
+
+    obs -> Sub mean, Mul scale -> [ Gemm -> Elu ] -> Gemm -> Clip (-> range) -> actions
+
 With running moments a BatchNorm is y = g (x - m) + b, g = scale / sqrt(var + eps). One that follows a linear
 layer W becomes part of it: (g W) x + (b - g m). The first one comes before a linear layer; there only g and b
 are folded, and m is still subtracted first: an observation may lie far from zero compared with its spread, and
 W x - W m would cancel. The RMSNorm's scale goes into the head, of which only the mean is needed.
-
-PPO's actor is plainer: obs -> Sub mean -> Mul scale -> Gemm -> L x [ Elu -> Gemm ] -> Clip (-> range) -> actions
 """
 
 from __future__ import annotations
@@ -17,11 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from warpsac import ppo
 from warpsac.errors import UserError
 from warpsac.networks import BATCH_NORM_EPS, RMS_NORM_EPS
-from warpsac.policy import LoadedPolicy
-from warpsac.ppo import ActorLayers, actor_layers
-from warpsac.ppo import Agent as PpoAgent
 from warpsac.sac import Policy
 
 OPSET = 18
@@ -42,12 +42,6 @@ class Folded(NamedTuple):
     entry: Layer
     blocks: tuple[tuple[Layer, Layer], ...]
     head: Layer  # to the mean of the Gaussian before tanh
-
-
-def describe(policy: LoadedPolicy) -> Folded | ActorLayers:
-    """The actor as arrays, whatever it was trained by."""
-    parameters: Any = policy.policy
-    return actor_layers(policy.agent, parameters) if isinstance(policy.agent, PpoAgent) else fold(parameters)
 
 
 def fold(policy: Policy) -> Folded:
@@ -99,55 +93,25 @@ class _Graph:
         return self.node("Gemm", [x, weight, self.constant(f"{name}.bias", layer.bias)], name)
 
 
-def _residual(graph: _Graph, folded: Folded) -> str:
-    x = graph.node("Sub", ["obs", graph.constant("obs_mean", folded.mean[None])], "centred")
-    x = graph.gemm(x, folded.entry, "entry")
-    for i, (first, second) in enumerate(folded.blocks):
-        y = graph.node("Relu", [graph.gemm(x, first, f"block{i}.first")], f"block{i}.first.relu")
-        y = graph.node("Relu", [graph.gemm(y, second, f"block{i}.second")], f"block{i}.second.relu")
-        x = graph.node("Add", [x, y], f"block{i}")
-    square = graph.node("Mul", [x, x], "rms.square")
-    axes = graph.constant("rms.axes", np.array([1], np.int64))
-    mean = graph.node("ReduceMean", [square, axes], "rms.mean", keepdims=1)
-    shifted = graph.node("Add", [mean, graph.constant("rms.eps", np.array([RMS_NORM_EPS], np.float32))], "rms.shifted")
-    x = graph.node("Div", [x, graph.node("Sqrt", [shifted], "rms")], "features")
-    return graph.gemm(x, folded.head, "head")
-
-
-def _plain(graph: _Graph, actor: ActorLayers) -> str:
-    x = graph.node("Sub", ["obs", graph.constant("obs_mean", actor.obs_mean[None])], "centred")
-    x = graph.node("Mul", [x, graph.constant("obs_scale", actor.obs_scale[None])], "normalized")
-    for i, (kernel, bias, activation) in enumerate(actor.layers):
-        x = graph.gemm(x, Layer(kernel, bias), f"layer{i}")
-        if activation == "elu":
-            x = graph.node("Elu", [x], f"layer{i}.elu")
-    return x
-
-
 def build(
-    actor: Folded | ActorLayers, low: Sequence[float], high: Sequence[float], metadata: Mapping[str, str]
+    actor: Folded | ppo.ActorLayers, low: Sequence[float], high: Sequence[float], metadata: Mapping[str, str]
 ) -> bytes:
     """The ONNX file: input `obs` [1, D], output `actions` [1, A] in [low, high]."""
     onnx = _import_onnx()
     graph = _Graph(onnx)
-    if isinstance(actor, Folded):
-        obs_dim, squash, inputs = len(actor.mean), "Tanh", [_residual(graph, actor)]
-    else:
-        ends = [graph.constant(f"clip.{name}", np.array(end, np.float32)) for name, end in (("low", -1), ("high", 1))]
-        obs_dim, squash, inputs = len(actor.obs_mean), "Clip", [_plain(graph, actor), *ends]
     middle, half = action_range(low, high)
-    if (middle == 0).all() and (half == 1).all():
-        graph.node(squash, inputs, "actions")
-    else:
-        x = graph.node(squash, inputs, squash.lower())
-        x = graph.node("Mul", [x, graph.constant("range.half", half)], "scaled")
-        graph.node("Add", [x, graph.constant("range.middle", middle)], "actions")
+    plain = (middle == 0).all() and (half == 1).all()
+    unit = "actions" if plain else "unit_actions"
+    inputs = _folded(graph, actor, unit) if isinstance(actor, Folded) else _layers(graph, actor, unit)
+    if not plain:
+        scaled = graph.node("Mul", [unit, graph.constant("range.half", half)], "scaled")
+        graph.node("Add", [scaled, graph.constant("range.middle", middle)], "actions")
     kind = onnx.TensorProto.FLOAT
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             graph.nodes,
             "policy",
-            [onnx.helper.make_tensor_value_info("obs", kind, [1, obs_dim])],
+            [onnx.helper.make_tensor_value_info("obs", kind, [1, inputs])],
             [onnx.helper.make_tensor_value_info("actions", kind, [1, len(low)])],
             graph.constants,
         ),
@@ -158,6 +122,38 @@ def build(
     onnx.helper.set_model_props(model, dict(metadata))
     onnx.checker.check_model(model, full_check=True)
     return model.SerializeToString(deterministic=True)
+
+
+def _folded(graph: _Graph, actor: Folded, output: str) -> int:
+    """Adds the nodes of a folded policy; returns the number of its inputs."""
+    x = graph.node("Sub", ["obs", graph.constant("obs_mean", actor.mean[None])], "centred")
+    x = graph.gemm(x, actor.entry, "entry")
+    for i, (first, second) in enumerate(actor.blocks):
+        y = graph.node("Relu", [graph.gemm(x, first, f"block{i}.first")], f"block{i}.first.relu")
+        y = graph.node("Relu", [graph.gemm(y, second, f"block{i}.second")], f"block{i}.second.relu")
+        x = graph.node("Add", [x, y], f"block{i}")
+    square = graph.node("Mul", [x, x], "rms.square")
+    axes = graph.constant("rms.axes", np.array([1], np.int64))
+    mean = graph.node("ReduceMean", [square, axes], "rms.mean", keepdims=1)
+    shifted = graph.node("Add", [mean, graph.constant("rms.eps", np.array([RMS_NORM_EPS], np.float32))], "rms.shifted")
+    x = graph.node("Div", [x, graph.node("Sqrt", [shifted], "rms")], "features")
+    graph.node("Tanh", [graph.gemm(x, actor.head, "head")], output)
+    return len(actor.mean)
+
+
+def _layers(graph: _Graph, actor: ppo.ActorLayers, output: str) -> int:
+    """The same for the baseline's plain network."""
+    x = graph.node("Sub", ["obs", graph.constant("obs_mean", actor.obs_mean[None])], "centred")
+    x = graph.node("Mul", [x, graph.constant("obs_scale", actor.obs_scale[None])], "normalised")
+    for i, (kernel, bias, activation) in enumerate(actor.layers):
+        x = graph.gemm(x, Layer(kernel, bias), f"layer{i}")
+        if activation == "elu":
+            x = graph.node("Elu", [x], f"layer{i}.elu")
+    low, high = (
+        graph.constant(f"clip.{name}", np.array(bound, np.float32)) for name, bound in (("low", -1), ("high", 1))
+    )
+    graph.node("Clip", [x, low, high], output)
+    return len(actor.obs_mean)
 
 
 def action_range(low: Sequence[float], high: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from warpsac.replay import ring as device_ring
 from warpsac.replay.age import AgeLaw, Sampler, draw
-from warpsac.replay.ring import Ring, RingSpec, end_code, final_slots, to_storage
+from warpsac.replay.ring import Ring, RingSpec, end_code, ended_with_last_observation, final_slots, to_storage
 from warpsac.types import Array, Batch, StepResult
 
 
@@ -35,7 +35,7 @@ class HostRing:
             self.cut(step.faulty, step.obs)
         count = int(state.count)
         row, next_row = count % spec.rows, (count + 1) % spec.rows
-        ended = np.asarray(step.terminated) | np.asarray(step.truncated)
+        ended = np.asarray(ended_with_last_observation(step))
         state.obs[next_row] = to_storage(step.obs, spec, np)
         state.action[row] = action
         state.reward[row] = step.reward

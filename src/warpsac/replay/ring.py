@@ -142,7 +142,7 @@ def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult) -> Ring:
     if step.faulty is not None:
         ring = cut(ring, spec, step.faulty, step.obs)
     row, next_row = ring.count % spec.rows, (ring.count + 1) % spec.rows
-    ended = step.terminated | step.truncated
+    ended = ended_with_last_observation(step)
     slot = final_slots(ring, spec, ended, jnp)
     ring = _write_finals(ring, spec, ended, slot, to_storage(step.final_obs, spec, jnp), ring.count)
     return ring._replace(
@@ -258,6 +258,12 @@ def to_storage(obs: Array, spec: RingSpec, xp: Any) -> Array:
     if spec.storage == "float16":
         obs = xp.clip(obs, -FLOAT16_MAX, FLOAT16_MAX)
     return obs.astype(spec.storage)
+
+
+def ended_with_last_observation(step: StepResult) -> Array:
+    """bool [S, N]: the episode ended here, and its last observation is to be kept."""
+    ended = step.terminated | step.truncated
+    return ended if step.faulty is None else ended & ~step.faulty
 
 
 def final_slots(ring: Ring, spec: RingSpec, ended: Array, xp: Any) -> Array:

@@ -71,7 +71,8 @@ class Labels:
 
     def chip(self, group: Group) -> str:
         first, *settings = (escape(word) for word in self.study.label(group).split())
-        key = f'<span class="key" style="--c:var(--g{self.index[group]})"></span>'
+        number = self.index.get(group)  # none for a variant that is planned and has no run yet
+        key = "" if number is None else f'<span class="key" style="--c:var(--g{number})"></span>'
         return " ".join(
             [f'<span class="word">{key}{first}</span>', *(f'<span class="word">{w}</span>' for w in settings)]
         )

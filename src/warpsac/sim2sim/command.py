@@ -23,7 +23,7 @@ LONGEST_SECONDS = 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class Sim2SimOptions:
-    """Run an exported policy alone, on plain MuJoCo, under a commanded velocity; exit code 1 if the robot fell."""
+    """Run an exported policy alone on plain MuJoCo, under a commanded velocity; exit code 1: it fell."""
 
     policy: tyro.conf.Positional[str]
     """policy.onnx of an exported folder."""

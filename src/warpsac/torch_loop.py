@@ -1,0 +1,135 @@
+"""Training on simulators that step on torch tensors: the host loop without the host.
+
+Observations, actions and results stay on the device; the order of an interaction is that of `HostLoop`. Episodes
+are followed on the device and read when a row is due. A simulator that exists once in a process is judged in the
+training environments: their running episodes are cut in replay, and training goes on with new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac import envs, pytree, running, runtime
+from warpsac.envs.host import SeedEnvs, reset_seed
+from warpsac.episodes import Episode
+from warpsac.errors import ConfigError
+from warpsac.host_loop import HostLoop
+from warpsac.seeds import Groups
+from warpsac.signals import StopSignals
+from warpsac.types import Array
+
+if TYPE_CHECKING:
+    from warpsac.envs.torch_base import TorchEnvs
+
+
+class TorchLoop(HostLoop):
+    def make_simulator(self) -> envs.EnvSpec:
+        config = self.config
+        runtime.share_gpu_memory()
+        self.require_gpu()
+        self._sets = [self._make_set()]
+        if self._sets[0].spec.single and len(config.seeds) > 1:
+            once = f"{self.target.family} exists once in a process"
+            raise ConfigError("seeds", config.seeds, f"must be one: {once}, so train one seed after the other")
+        most, judges = self._sets[0].spec.most_envs, min(config.eval.num_envs, config.eval.episodes)
+        if most is not None and judges > most:
+            raise ConfigError("eval.num_envs", config.eval.num_envs, f"must be at most {most} on this machine")
+        self._sets += [self._make_set() for _ in config.seeds[1:]]
+        self.envs = SeedEnvs(self._sets, f"lockstep, in torch on {self._sets[0].device}", _stack)
+        self._evaluation_envs: SeedEnvs | None = None
+        self.obs = self._reset(config.seeds)
+        self._running = running.no_episodes(len(config.seeds), config.env.num_envs)
+        self._follow: Any = jax.jit(running.follow_episodes, donate_argnums=0)
+        self._compiled: set[str] = set()
+        return self.envs.spec
+
+    def _make_set(self) -> TorchEnvs:
+        made = envs.make_torch(self.config.task, self.config.env.num_envs, self.config.env)
+        self._to_close.callback(made.close)
+        return made
+
+    def _reset(self, seeds: Sequence[int]) -> Array:
+        obs = self.envs.reset(seeds)
+        if self.config.env.stagger:
+            for one in self._sets:
+                one.stagger()
+        return obs
+
+    # --- the loop
+
+    def ready(self, action: Array) -> Array:
+        return action  # not read here: that would wait for the device
+
+    def note_episodes(self, step: envs.HostStep) -> None:
+        self._running = self._follow(self._running, step.result)
+
+    # --- metrics and evaluation
+
+    def episode_rows(self) -> list[dict[str, float]]:
+        self._require_sound()
+        rows, self._running = running.take_rows(self._running, self.spec.has_success)
+        return rows
+
+    def _require_sound(self) -> None:
+        longest, self._running = running.longest_fault(self._running)
+        allowed = self.config.env.max_faults
+        if longest >= allowed:
+            raise envs.SimulatorFailed(
+                f"{self.config.task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
+                "its observation or reward was not finite"
+            )
+
+    def evaluation_episodes(self, signals: StopSignals) -> list[list[Episode]]:
+        from warpsac.envs.torch_base import kept_randomness
+
+        try:
+            with kept_randomness():  # the training episodes draw from the same generators
+                return super().evaluation_episodes(signals)
+        finally:
+            if self.spec.single:
+                self._begin_anew()
+
+    def evaluation_envs(self) -> SeedEnvs:
+        from warpsac.envs.torch_base import OnHost
+
+        return SeedEnvs([OnHost(one) for one in self._sets]) if self.spec.single else super().evaluation_envs()
+
+    def _begin_anew(self) -> None:
+        """New training episodes; those that were running are closed in replay as truncated."""
+        self._start_episodes()
+        self.engine.close_episodes(np.ones(self.obs.shape[:2], bool), self.obs)
+
+    def _start_episodes(self) -> None:
+        self.obs = self._reset([reset_seed(seed, self.interaction) for seed in self.config.seeds])
+        self._running = running.forget_running(self._running)
+
+    # --- checkpoints
+
+    def snapshots(self, with_simulator: bool) -> list[Groups]:
+        parts = self.engine.snapshots(self.saves_replay())
+        episodes = jax.device_get(self._running)
+        for s, groups in enumerate(parts):
+            groups["episodes"] = pytree.flatten(jax.tree.map(lambda leaf, s=s: leaf[s], episodes))
+        return parts
+
+    def restore(self, parts: list[Groups]) -> bool:
+        template = jax.tree.map(lambda leaf: leaf[0], self._running)
+        saved = [pytree.restore(template, part["episodes"], "checkpoint") for part in parts]
+        self._running = jax.tree.map(lambda *leaves: jnp.stack(leaves), *saved)
+        self._start_episodes()
+        self.progress.message("a torch simulator's state cannot be saved: episodes that were running are cut")
+        return False
+
+    def _notes(self) -> list[str]:
+        return [*super()._notes(), *self._sets[0].notes]
+
+
+@jax.jit
+def _stack(arrays: Sequence[Array]) -> Array:
+    """The arrays of all seeds as one, in memory of JAX's own."""
+    return jnp.stack(arrays)

@@ -1,0 +1,131 @@
+"""MJLab on the CPU: the sizes of the table, true last observations, and training. `make test-mjlab` runs these."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runs import rows_of, state_of, tiny
+from warpsac import envs, tasks, training
+from warpsac.config import EnvConfig
+from warpsac.errors import UserError
+
+pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
+import torch
+
+from warpsac.envs import mjlab
+from warpsac.envs.torch_base import TorchEnvs
+
+# MJLab and what it imports warn about themselves.
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
+
+TABLE = [task for task in tasks.benchmark_tasks() if task.family == "mjlab"]
+CUBE = "Mjlab-Lift-Cube-Yam"
+
+
+@pytest.mark.parametrize("task", TABLE, ids=lambda task: task.name)
+def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
+    made = envs.make_torch(task.name, 2)
+    spec = made.spec
+    assert (spec.views.actor_dim, spec.views.critic_dim) == (task.actor_obs_dim, task.critic_obs_dim)
+    assert (spec.views.obs_dim, spec.action_dim, spec.episode_limit) == (task.critic_obs_dim, task.action_dim, 1000)
+    assert made.reset(1).shape == (2, task.critic_obs_dim)
+    assert set(spec.action_low) == {-1.0}
+    seen = any("camera left out" in note for note in made.notes)
+    assert seen == task.name.endswith(("-Depth", "-Rgb", "-Seg-Yam"))
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Any:
+    return mjlab.MjlabSimulator(CUBE, 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
+
+
+def step(made: Any, value: float) -> Any:
+    made.send(jnp.full((2, made.spec.action_dim), value, jnp.float32))
+    return made.recv().result
+
+
+def test_the_last_observation_is_the_true_one(simulator: Any) -> None:
+    """The second environment begins five steps late: only its own row is reset, five steps after the first's."""
+    made = TorchEnvs(simulator)
+    made.reset(3)
+    simulator._env.episode_length_buf[1] = -5
+    kept = [step(made, 0.3) for _ in range(25)]
+    truncated = np.array([np.asarray(one.truncated) for one in kept])
+    assert np.flatnonzero(truncated[:, 0]).tolist() == [19]
+    assert np.flatnonzero(truncated[:, 1]).tolist() == [24]
+    at_end = kept[19]
+    obs, final = np.asarray(at_end.obs), np.asarray(at_end.final_obs)
+    last_action = slice(*_term(simulator, "actions"))
+    assert np.allclose(final[:, last_action], 0.15)  # 0.3 of env.action_limit = 0.5
+    assert np.allclose(obs[0, last_action], 0.0)
+    assert np.array_equal(final[1], obs[1])
+    assert not any(np.asarray(one.faulty).any() for one in kept)
+
+
+def _term(simulator: Any, name: str) -> tuple[int, int]:
+    """Where a term of the actor's group stands in the observation."""
+    manager = simulator._env.observation_manager
+    names = manager.active_terms["actor"]
+    sizes = [int(np.prod(size)) for size in manager.group_obs_term_dim["actor"]]
+    start = sum(sizes[: names.index(name)])
+    return start, start + sizes[names.index(name)]
+
+
+def test_a_runaway_environment_is_marked_and_restarted(simulator: Any) -> None:
+    made = TorchEnvs(simulator)
+    made.reset(3)
+    step(made, 0.1)
+    simulator._env.sim.data.qpos[1] = torch.nan
+    broken, after = step(made, 0.1), step(made, 0.1)
+    assert np.asarray(broken.faulty).tolist() == [False, True]
+    assert not np.asarray(after.faulty).any()
+    assert all(np.isfinite(np.asarray(one)).all() for one in (broken.obs, broken.final_obs, after.obs, after.reward))
+
+
+def test_it_trains(tmp_path: Path) -> None:
+    """300 steps of two environments, judged in environments of their own."""
+    config = tiny(tmp_path, task=CUBE, env={"num_envs": 2, "episode_limit": 30}, total_steps=300, learning_starts=40,
+                  eval={"every": 0, "episodes": 2, "num_envs": 2}, checkpoint={"every": 0})  # fmt: skip
+    (run,) = training.train(config).runs
+    rows = rows_of(run)
+    assert (rows[-1]["step"], rows[-1]["eval/length"]) == (300, 30)
+    assert np.isfinite(rows[-1]["eval/return"])
+    assert any("loss/critic" in row and np.isfinite(row["loss/critic"]) for row in rows)
+    state = state_of(run)
+    assert int(state["info/updates"]) == 150 - 20 - 1
+    assert np.flatnonzero((state["replay/end"] > 0).all(axis=-1)).size >= 2
+
+
+def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """unitree_rl_mjlab registers its tasks when its module `src.tasks` is imported."""
+    if importlib.metadata.version("mjlab").startswith("1.2"):
+        pytest.skip("asked for with newer settings")
+    from mjlab.tasks import registry
+
+    name = "Unitree-G1-Flat"
+    assert envs.lookup(name).family == "sim2real"
+    with pytest.raises(UserError, match=r"Unitree-G1-Flat is a task of unitree_rl_mjlab, for mjlab 1\.2\.0: install"):
+        envs.make_torch(name, 2)
+    package = types.ModuleType("src")
+    module = types.ModuleType("src.tasks")
+    monkeypatch.setitem(sys.modules, "src", package)
+    monkeypatch.setitem(sys.modules, "src.tasks", module)
+    monkeypatch.setattr(mjlab, "_is_installed", lambda distribution: True)
+    monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {name: registry._REGISTRY[CUBE]})
+    assert envs.make_torch(name, 2).spec.views.actor_dim == 29
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(UserError, match=r"Mjlab-Nothing: the installed mjlab .* has no such task; it has .*Mjlab-Lift"):
+        envs.make_torch("Mjlab-Nothing", 2)
+    with pytest.raises(UserError, match=r"env\.cameras = True: Mjlab-Lift-Cube-Yam has no camera"):
+        envs.make_torch(CUBE, 2, EnvConfig(cameras=True))

@@ -1,0 +1,242 @@
+"""Simulators on torch tensors: shared memory, resets, faults, and training that equals the host's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runs import rows_of, state_of, tiny
+from warpsac import envs, rundir, training
+from warpsac.errors import ConfigError, TrainingStopped, UserError
+from warpsac.host_loop import HostLoop
+from warpsac.torch_loop import TorchLoop
+from warpsac.types import StepResult
+
+pytest.importorskip("torch", reason="needs torch: make test-mjlab")
+import torch
+
+from warpsac.envs import probe_torch, torch_base
+
+pytestmark = pytest.mark.usefixtures("no_pictures")
+
+ACTIONS = np.random.default_rng(3).uniform(-1, 1, (60, 3, 2)).astype(np.float32)
+
+
+def roll(task: str, steps: int = 60) -> tuple[np.ndarray, list[StepResult]]:
+    """First observations and all steps of three environments under fixed actions.
+
+    Steps are kept as they came and read at the end: memory that the simulator writes again would show.
+    """
+    env = envs.make_torch(task, 3) if envs.lookup(task).torch else envs.make(task, 3)
+    first = env.reset(7)
+    kept = []
+    for action in ACTIONS[:steps]:
+        env.send(jnp.asarray(action))
+        kept.append(env.recv().result)
+    env.close()
+    return np.asarray(first), [StepResult(*(None if x is None else np.asarray(x) for x in step)) for step in kept]
+
+
+def test_tensors_and_arrays_share_memory() -> None:
+    tensor = torch.arange(12, dtype=torch.float32).reshape(3, 4)
+    array = torch_base.to_jax(tensor)
+    assert array.unsafe_buffer_pointer() == tensor.data_ptr()
+    assert torch_base.from_jax(array).data_ptr() == tensor.data_ptr()
+    flags = torch.tensor([True, False, True])
+    assert np.asarray(torch_base.to_jax(flags)).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("task", ["probe-torch", "probe-torch-self-reset", "probe-torch-single"])
+def test_the_same_steps_as_the_probe_in_numpy(task: str) -> None:
+    first, steps = roll(task)
+    expected_first, expected = roll("probe-point")
+    assert np.array_equal(first, expected_first)
+    for ours, theirs in zip(steps, expected, strict=True):
+        ended = theirs.terminated | theirs.truncated
+        assert np.array_equal(ours.obs, theirs.obs)
+        assert np.array_equal(ours.final_obs[ended], theirs.final_obs[ended])
+        np.testing.assert_allclose(ours.reward, theirs.reward, rtol=1e-6)
+        for name in ("terminated", "truncated", "success"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
+        assert not ours.faulty.any()
+    assert sum(step.truncated.sum() for step in steps) == 6  # 60 steps, limit 25, three environments
+
+
+def test_the_critic_sees_its_own_group_too() -> None:
+    env = envs.make_torch("probe-torch-critic", 3)
+    assert (env.spec.views.obs_dim, env.spec.views.actor_dim, env.spec.views.critic_dim) == (6, 4, 6)
+    obs = np.asarray(env.reset(7))
+    np.testing.assert_allclose(obs[:, 4:], obs[:, :2] ** 2, rtol=1e-6)
+
+
+def test_a_lost_last_observation_makes_its_step_void_and_no_fault() -> None:
+    _, steps = roll("probe-torch-blind", 26)
+    _, true = roll("probe-torch", 26)
+    assert [int(step.faulty.sum()) for step in steps] == [0] * 24 + [3, 0]
+    assert steps[24].truncated.all()
+    assert all(np.array_equal(step.obs, other.obs) for step, other in zip(steps, true))
+    env = envs.make("probe-torch-blind", 3)
+    env.reset(7)
+    for action in ACTIONS[:25]:
+        env.send(action)
+        step = env.recv()
+    assert step.result.truncated.all()
+    assert step.restart is None
+    assert step.faults == 0
+
+
+def test_a_faulty_step_is_marked_and_its_environment_begins_anew() -> None:
+    _, steps = roll("probe-torch-faulty")
+    marked = [t for t, step in enumerate(steps) if step.faulty.any()]
+    assert marked == [probe_torch.FAULT_EVERY - 1]
+    step = steps[marked[0]]
+    assert step.faulty.tolist() == [True, False, False]
+    assert (step.reward[0], step.terminated[0], step.truncated[0]) == (0.0, False, False)
+    assert np.isfinite(step.obs).all()
+    assert np.isfinite(step.final_obs).all()
+    assert (step.obs[0, 2:] == 0).all()  # a start is at rest
+
+
+def test_a_first_observation_that_is_not_finite_is_never_learned_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    restart, broken = probe_torch.TorchPoint.restart, [True]
+
+    def spoiling(self: Any, numbers: Any) -> Any:
+        obs = restart(self, numbers).clone()
+        if broken:
+            obs[1, 0] = torch.inf
+        return obs
+
+    monkeypatch.setattr(probe_torch.TorchPoint, "restart", spoiling)
+    env = envs.make_torch("probe-torch", 3)
+    assert np.isfinite(np.asarray(env.reset(7))).all()
+    broken.clear()
+    seen = []
+    for action in ACTIONS[:2]:
+        env.send(jnp.asarray(action))
+        seen.append(np.asarray(env.recv().result.faulty).tolist())
+    assert seen == [[False, True, False], [False, False, False]]
+
+
+# --- training
+
+
+def test_training_equals_the_host_loop_bit_for_bit(tmp_path: Path) -> None:
+    """Same probe, same seeds: replay, learner, exploration, rows and evaluations."""
+    (torch_run,) = training.train(tiny(tmp_path / "torch", task="probe-torch")).runs
+    (host_run,) = training.train(tiny(tmp_path / "host", task="probe-point")).runs
+    ours, theirs = state_of(torch_run), state_of(host_run)
+    shared = [name for name in theirs if name.split("/")[0] in ("replay", "learner", "interaction", "info")]
+    assert len(shared) > 50
+    for name in shared:
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    for name in ("replay/obs", "replay/action", "replay/end", "replay/finals"):
+        assert np.array_equal(ours[name], theirs[name]), name
+    for row, other in zip(rows_of(torch_run), rows_of(host_run), strict=True):
+        assert row.keys() == other.keys()
+        assert all(np.isclose(row[key], other[key], rtol=1e-4) for key in row if key != "kind")
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_where_replay_lives_changes_nothing(tmp_path: Path, placement: str) -> None:
+    config = tiny(tmp_path, task="probe-torch-faulty", replay={"placement": placement}, overlap=False, seeds=(1, 2))
+    runs = training.train(config).runs
+    reference = training.train(tiny(tmp_path / "auto", task="probe-torch-faulty", overlap=False, seeds=(1, 2))).runs
+    for run, other in zip(runs, reference, strict=True):
+        one, two = state_of(run), state_of(other)
+        assert all(np.array_equal(one[name], two[name]) for name in one)
+        assert rundir.read_metrics(run)[-1]["step"] == 270
+    assert rows_of(runs[0])[-2]["faults/count"] == 2  # of 90 steps, those that are multiples of 40
+
+
+def test_no_step_waits_for_the_device_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two rows nothing is fetched: no array of the loop becomes one of NumPy's."""
+    fetched = []
+    kind = type(jnp.zeros(1))
+    real = kind.__array__
+
+    def watched(self: Any, *arguments: Any, **named: Any) -> Any:
+        fetched.append(self.shape)
+        return real(self, *arguments, **named)
+
+    with training.make_loop(tiny(tmp_path, task="probe-torch")) as loop:
+        loop.start()
+        for _ in range(30):
+            loop.interaction += loop.advance()
+        monkeypatch.setattr(kind, "__array__", watched)
+        loop.advance()
+    assert fetched == []
+
+
+def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path) -> None:
+    """The simulator is reset for it: what was running is closed in replay as truncated."""
+    (run,) = training.train(tiny(tmp_path, task="probe-torch-single", replay={"capacity": 300})).runs
+    state = state_of(run)
+    end, obs = state["replay/end"], state["replay/obs"]
+    assert [row["step"] for row in rows_of(run) if row["kind"] == "eval"] == [0, 120, 240, 270]
+    # Rows are steps. Evaluations after 40, 80 and 90 of them end whatever was running, in every environment.
+    assert (end[[39, 79, 89]] != 0).all()
+    assert (end[39] > 0).any()
+    assert (end[[38, 78, 88]] == 0).any()
+    # The first observation after a cut is a start at rest, and the cut's own last observation is not.
+    assert (obs[40, :, 2:] == 0).all()
+    cut = state["replay/finals"][end[39][end[39] > 0] - 1]
+    assert (cut[:, 2:] != 0).all()
+    assert training.train(tiny(tmp_path, task="probe-torch-single", name="again")).finished
+
+
+def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path) -> None:
+    config = tiny(tmp_path, task="probe-torch", stop_at=120, eval={"every": 0})
+    (run,) = training.train(config).runs
+    outcome = training.resume([run], stop_at=270)
+    assert outcome.finished
+    state = state_of(run)
+    assert int(state["info/interaction"]) == 90
+    assert (state["replay/end"][39] != 0).all()  # after 40 interactions
+
+
+def test_the_first_episodes_end_at_different_times_if_asked(tmp_path: Path) -> None:
+    (run,) = training.train(
+        tiny(tmp_path, task="probe-torch", env={"stagger": True}, stop_at=66, eval={"every": 0})
+    ).runs
+    truncated = state_of(run)["replay/end"][:22] > 0
+    assert [int(np.flatnonzero(row)[0]) if row.any() else None for row in truncated.T] == [None, 16, 8]
+
+
+def test_what_it_cannot_do_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"seeds = \(1, 2\): must be one: probe-torch exists once in a process"):
+        training.train(tiny(tmp_path, task="probe-torch-single", seeds=(1, 2)))
+    config = tiny(tmp_path, task="Mjlab-Velocity-Flat-Unitree-G1", env={"num_envs": 64}, learning_starts=1000,
+                  replay={"capacity": 10_000}, total_steps=10_000)  # fmt: skip
+    with pytest.raises(UserError, match=r"expects a GPU, and JAX sees none.*--env\.num-envs 8"):
+        training.train(config)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(tmp_path: Path) -> None:
+    config = tiny(tmp_path, task="probe-torch-faulty", env={"max_faults": 1}, eval={"every": 0})
+    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*go on with"):
+        training.train(config)
+    (run,) = tmp_path.iterdir()
+    assert int(state_of(run)["info/interaction"]) == 42  # noticed at the row after step 40
+
+
+def test_evaluation_leaves_the_random_numbers_of_training_alone() -> None:
+    torch.manual_seed(1)
+    with torch_base.kept_randomness():
+        torch.manual_seed(2)
+        torch.rand(3)
+        np.random.rand()  # noqa: NPY002
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    with torch_base.kept_randomness():
+        torch.rand(5)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_loops_share_one_order() -> None:
+    assert TorchLoop.interact is HostLoop.interact
