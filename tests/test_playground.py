@@ -196,6 +196,7 @@ def test_ppo_balances_the_pole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rows[-1]["eval/return"] > 900
 
 
+@pytest.mark.slow
 def test_a_resumed_run_of_ppo_equals_the_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)
     base, _ = api.configure(

@@ -17,6 +17,7 @@ import pytest
 import quick
 from runs import assert_same_run, rows_of, state_of
 from warpsac import checkpoint, envs, ppo, ppo_engine, rundir, training
+from warpsac.bench import programs, suite
 from warpsac.config import Config, from_json, override, resolve, to_json, validate
 from warpsac.envs import probe, probe_native
 from warpsac.errors import ConfigError, TrainingStopped, UserError
@@ -353,3 +354,13 @@ def test_the_report_groups_runs_as_ppo() -> None:
     config, _ = resolve("G1JoystickFlatTerrain", regime="abundant", family="playground", algo="ppo")
     assert group_of(config) == Group("ppo")
     assert group_of(override(config, {"ppo": {"clip": 0.1}})) == Group("ppo", (("ppo.clip", "0.1"),))
+
+
+def test_a_bench_takes_it_as_a_variant() -> None:
+    grids = suite.narrowed([suite.Grid(("Hopper-v4",))], None, ("ppo", "warpsac-l"), None, {"eval": {"episodes": 3}})
+    first, second = (cell.config for grid in grids for cell in grid.cells())
+    assert (first.algo, first.variant, first.eval.episodes) == ("ppo", "ppo", 3)
+    assert (second.algo, second.variant) == ("sac", "warpsac-l")
+    needed = [programs.seed_bytes(config) for config in (first, second)]
+    assert needed[0] == programs.BESIDE_REPLAY["limited"]
+    assert needed[0] < needed[1]  # type: ignore[operator]

@@ -49,6 +49,8 @@ def seed_bytes(config: Config) -> int | None:
     task = envs.lookup(config.task).task
     if task is None:
         return None
+    if config.algo == "ppo":  # no replay; a rollout is small beside the rest
+        return BESIDE_REPLAY[task.regime]
     replay = config.replay
     ring = RingSpec(
         capacity=replay.capacity, num_envs=config.env.num_envs, obs_dim=task.critic_obs_dim,

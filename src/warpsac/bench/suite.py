@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warpsac import envs
-from warpsac.config import PROFILES, VARIANTS, Config
+from warpsac.config import PPO, PROFILES, VARIANTS, Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.settings import configure
 from warpsac.tasks import EXTRAS, benchmark_tasks
@@ -154,8 +154,8 @@ def narrowed(
 ) -> list[Grid]:
     """The grids with fewer tasks or variants, other seeds, or settings underneath the suite's own."""
     for variant in variants or ():
-        if variant not in VARIANTS:
-            raise ConfigError("variants", variant, f"must be among {', '.join(VARIANTS)}")
+        if variant not in (*VARIANTS, PPO):
+            raise ConfigError("variants", variant, f"must be among {', '.join((*VARIANTS, PPO))}")
     wanted = None if tasks is None else {envs.lookup(name).name for group in tasks for name in tasks_of(group)}
     result = []
     for grid in grids:
