@@ -124,7 +124,7 @@ def test_a_checkout_is_imported_without_what_it_does_not_need(fake: Path) -> Non
     assert sizes.array_sizes == {"mjmodel": {"qpos0": ("nq",)}, "mjdata": {"qpos": ("nq",)}}
     with pytest.raises(NotImplementedError, match="hierarchical policies"):
         sys.modules["humanoid_bench.env"].TorchPolicy()
-    assert pickle.loads(pickle.dumps(env._build))().spec.id == "h1-walk-v0"
+    assert pickle.loads(pickle.dumps(env.recipe.build))().spec.id == "h1-walk-v0"
 
 
 def test_the_setting_wins_over_the_variable(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

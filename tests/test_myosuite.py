@@ -84,7 +84,7 @@ def test_names() -> None:
 
 def test_builders_travel_to_other_processes() -> None:
     env: Any = envs.make("myo-pose-hard", 1)
-    again = pickle.loads(pickle.dumps((env._build, env._success_of)))
+    again = pickle.loads(pickle.dumps((env.recipe.build, env.recipe.success_of)))
     assert again[0]().spec.id == "myoHandPoseRandom-v0"
     assert again[1]({"solved": True})
 
