@@ -90,8 +90,8 @@ def test_the_same_seed_gives_the_same_episodes_and_builders_travel_to_other_proc
     first = env.reset(4)
     assert not np.array_equal(first[0], first[1])
     steps = roll(env, 50)
-    env.recipe.build = pickle.loads(pickle.dumps(env.recipe.build))
-    env._envs = [env.recipe.build() for _ in range(2)]
+    build = pickle.loads(pickle.dumps(env.recipe.build))
+    env._envs = [build() for _ in range(2)]
     np.testing.assert_array_equal(env.reset(4), first)
     assert_same_steps(steps, roll(env, 50))
 
