@@ -27,6 +27,8 @@ TORCH_VERSION    := 2.13.0
 TESTS_mjlab      := tests/test_torch.py tests/test_mjlab.py
 TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
+# A plugin for pytest that comes along and fails.
+OPTIONS_isaaclab := -p no:dash
 PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
 PYTHON_maniskill := $(PYTHON_mjlab)
 PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
@@ -86,7 +88,7 @@ $(TORCH_SIMULATORS:%=test-%): test-%:
 	done; \
 	if [ -z "$$python" ]; then echo "$@: skipped, it needs another Python: make $@ PYTHON=/path/to/python3.12"; exit 0; fi; \
 	$(MAKE) --no-print-directory .venv-$*/.installed PYTHON=$$python && \
-	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(TESTS_$*) $(ARGS)
+	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(OPTIONS_$*) $(TESTS_$*) $(ARGS)
 
 vulkan:  ## install a software Vulkan for ManiSkill (Debian and Ubuntu, as root)
 	@ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json > /dev/null 2>&1 || .ci/vulkan

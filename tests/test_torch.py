@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny
-from warpsac import envs, rundir, training
+from warpsac import envs, rundir, runtime, training
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.host_loop import HostLoop
+from warpsac.replay import ring
 from warpsac.torch_loop import TorchLoop
 from warpsac.types import StepResult
 
@@ -124,8 +126,8 @@ def test_a_first_observation_that_is_not_finite_is_never_learned_from(monkeypatc
 # --- training
 
 
-def test_training_equals_the_host_loop_bit_for_bit(tmp_path: Path) -> None:
-    """Same probe, same seeds: replay, learner, exploration, rows and evaluations."""
+def test_training_equals_the_host_loop(tmp_path: Path) -> None:
+    """Same probe, same seeds: what replay observed bit for bit, rewards and all that follows from them closely."""
     (torch_run,) = training.train(tiny(tmp_path / "torch", task="probe-torch")).runs
     (host_run,) = training.train(tiny(tmp_path / "host", task="probe-point")).runs
     ours, theirs = state_of(torch_run), state_of(host_run)
@@ -153,22 +155,47 @@ def test_where_replay_lives_changes_nothing(tmp_path: Path, placement: str) -> N
 
 
 def test_no_step_waits_for_the_device_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two rows nothing is fetched: no array of the loop becomes one of NumPy's."""
+    """Between two rows nothing is fetched, by whatever way an array could become one of NumPy's."""
     fetched = []
+
+    def watch(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def watched(array: Any, *arguments: Any, **named: Any) -> Any:
+            if isinstance(array, kind):
+                fetched.append((name, array.shape))
+            return real(array, *arguments, **named)
+
+        monkeypatch.setattr(owner, name, watched)
+
     kind = type(jnp.zeros(1))
-    real = kind.__array__
-
-    def watched(self: Any, *arguments: Any, **named: Any) -> Any:
-        fetched.append(self.shape)
-        return real(self, *arguments, **named)
-
     with training.make_loop(tiny(tmp_path, task="probe-torch")) as loop:
         loop.start()
         for _ in range(30):
             loop.interaction += loop.advance()
-        monkeypatch.setattr(kind, "__array__", watched)
+        for owner, name in ((kind, "__array__"), (np, "asarray"), (np, "array")):
+            watch(owner, name)
         loop.advance()
-    assert fetched == []
+        assert fetched == []
+        np.asarray(loop.obs)
+        assert fetched != []  # the watch itself works
+
+
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_replay_closes_an_episode_whose_last_observation_is_lost_one_step_early(tmp_path: Path, placement: str) -> None:
+    """25 interactions: one episode of each environment that did not get lost, with and without its last observation."""
+    short: dict[str, Any] = {"stop_at": 75, "eval": {"every": 0}, "replay": {"placement": placement}}
+    (blind,) = training.train(tiny(tmp_path / "blind", task="probe-torch-blind", **short)).runs
+    (seeing,) = training.train(tiny(tmp_path / "seeing", task="probe-torch", **short)).runs
+    ours, true = state_of(blind), state_of(seeing)
+    truncated = true["replay/end"][24] > 0
+    assert truncated.any()
+    assert (ours["replay/end"][24][truncated] == ring.VOID).all()
+    assert (ours["replay/end"][23][truncated] > 0).all()
+    closed_at = ours["replay/finals"][ours["replay/end"][23][truncated] - 1]
+    assert np.array_equal(closed_at, true["replay/obs"][24][truncated])
+    assert int(ours["replay/final_count"]) == int(true["replay/final_count"])
+    assert rows_of(blind)[-1]["eval/length"] == rows_of(seeing)[-1]["eval/length"]
 
 
 def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path) -> None:
@@ -236,6 +263,23 @@ def test_evaluation_leaves_the_random_numbers_of_training_alone() -> None:
     with torch_base.kept_randomness():
         torch.rand(5)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_jax_leaves_memory_to_torch_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_PREALLOCATE")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    runtime.share_gpu_memory()
+    assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.7")
+    runtime.share_gpu_memory()
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.7"
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "")
+    del os.environ["XLA_CLIENT_MEM_FRACTION"]
+    runtime.share_gpu_memory()
+    assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5"
 
 
 def test_loops_share_one_order() -> None:

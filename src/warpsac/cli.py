@@ -239,7 +239,7 @@ def _split(words: list[str], option: str) -> tuple[str | None, list[str]]:
 
 
 def _eval(words: list[str]) -> int:
-    from warpsac import evaluate, rundir
+    from warpsac import evaluate, rundir, runtime
     from warpsac.policy import load_policy, require_fit
 
     asked: EvalOptions = _parse(EvalOptions, words, "eval")
@@ -247,8 +247,10 @@ def _eval(words: list[str]) -> int:
         raise UserError(f"episodes = {asked.episodes}: must be at least 1")
     _check_seed(asked.seed)
     run = rundir.open_run(asked.run)
-    policy = load_policy(asked.run)
     target = envs.lookup(run.config.task)
+    if target.torch:
+        runtime.share_gpu_memory()
+    policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
     made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.config.env)
     # Not a step that training evaluates at: the episodes are new ones.

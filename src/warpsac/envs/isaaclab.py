@@ -17,7 +17,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
+from warpsac.envs.torch_base import LOSES_LAST, Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -42,8 +42,7 @@ class IsaacSimulator:
         sizes = [groups[name].flatten(1).shape[1] for name in self._groups]
         low, high = _action_bounds(self._env.single_action_space, config.action_limit or ACTION_LIMIT)
         final = hasattr(self._env.cfg, "compute_final_obs")
-        lost = "IsaacLab 2 does not tell the last observation of an episode: truncated ones end a step early in replay"
-        self.notes: tuple[str, ...] = () if final else (lost,)
+        self.notes: tuple[str, ...] = () if final else (LOSES_LAST,)
         self.spec = EnvSpec(
             task=task,
             family="isaaclab",

@@ -18,7 +18,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
+from warpsac.envs.torch_base import LOSES_LAST, Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -43,6 +43,8 @@ class MjlabSimulator:
             settings.auto_reset = False
         cameras = [name for name in settings.observations if name not in (ACTOR, CRITIC)]
         self.notes = _choose_groups(task, settings, cameras, config.cameras)
+        if self.resets_itself:
+            self.notes += (LOSES_LAST,)
         with _without_tables():
             from mjlab.envs import ManagerBasedRlEnv
 

@@ -34,6 +34,8 @@ from warpsac.types import Array, StepResult
 
 Tensor = Any  # torch.Tensor
 
+LOSES_LAST = "this version does not tell the last observation of an episode: truncated ones end a step early in replay"
+
 
 class Moved(NamedTuple):
     """One step as the simulator tells it; the tensors may be its own buffers."""
