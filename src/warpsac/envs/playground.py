@@ -312,7 +312,8 @@ def _choose_impl(asked: str) -> str:
 
     if asked != "auto":
         if asked == "warp" and find_spec("warp") is None:
-            raise UserError("env.impl = 'warp': needs warp-lang: pip install 'warpsac[warp]'; `--env.impl jax` does without")
+            way_out = "pip install 'warpsac[warp]', or use `--env.impl jax`"
+            raise UserError(f"env.impl = 'warp': needs the package warp-lang: {way_out}")
         return asked
     return "warp" if find_spec("warp") and jax.default_backend() == "gpu" else "jax"
 
