@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from warpsac import provenance
-from warpsac.config import resolve, to_json
+from warpsac.profiles import resolve
 from warpsac.report import runs
 from warpsac.report.command import write
 from warpsac.report.study import make_study
 from warpsac.tasks import Task, benchmark_tasks
+from warpsac.validation import to_json
 
 FAMILIES = ("mujoco", "dmc", "playground", "mjlab")
 VARIANTS = ("warpsac-l", "flashsac")

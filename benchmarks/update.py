@@ -19,8 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac import sac
-from warpsac.config import VARIANTS, LearnerConfig
+from warpsac.config import LearnerConfig
 from warpsac.interaction import over_seeds
+from warpsac.profiles import VARIANTS
 from warpsac.types import Array, Batch, ObsViews
 
 OBS, ACTION = 128, 12

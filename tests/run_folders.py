@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from warpsac import provenance, rundir
-from warpsac.config import Config, override, resolve, to_json
+from warpsac.config import Config
+from warpsac.profiles import resolve
 from warpsac.tasks import find
+from warpsac.validation import override, to_json
 
 
 def config_of(task: str, variant: str, seed: int = 1, **changes: Any) -> Config:

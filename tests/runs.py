@@ -10,8 +10,9 @@ import gymnasium
 import numpy as np
 
 from warpsac import checkpoint, rundir
-from warpsac.config import Config, override
+from warpsac.config import Config
 from warpsac.envs import probe
+from warpsac.validation import override
 
 TINY: dict[str, Any] = {
     "task": "probe-point",

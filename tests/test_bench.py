@@ -28,11 +28,11 @@ from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.suite import Cell
 from warpsac.bench.worker import parts_of
-from warpsac.config import override
 from warpsac.errors import ConfigError, UserError
 from warpsac.plan import PLAN, Planned, read_plan, write_plan
 from warpsac.report.groups import Group
 from warpsac.report.runs import Missing, collect, find_missing, find_plans
+from warpsac.validation import override
 
 END = 1_000_000
 FULL = [(0, 0.0, 1.0), (END, 800.0, 200.0)]

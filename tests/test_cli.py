@@ -17,8 +17,10 @@ import pytest
 
 from runs import assert_same_run, rows_of, tiny
 from warpsac import checkpoint, cli, envs, play, rundir, training
-from warpsac.config import PROFILES, Config, from_json, override, resolve, to_json
+from warpsac.config import Config
+from warpsac.profiles import PROFILES, resolve
 from warpsac.tasks import EXTRAS, all_tasks
+from warpsac.validation import from_json, override, to_json
 
 SMALL = (
     "--env.num-envs=3 --total-steps=270 --learning-starts=60 --replay.capacity=150 --replay.batch-size=16 "

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from warpsac.config import PROFILES, VARIANTS, Config, from_json, override, resolve, to_json, validate
+from warpsac.config import Config
 from warpsac.errors import ConfigError, UserError
+from warpsac.profiles import PROFILES, VARIANTS, resolve
+from warpsac.validation import from_json, override, to_json, validate
 
 # --- profiles and variants
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runs import OwnPoint, assert_same_run, tiny
-from warpsac import cli, config, envs, evaluate, play, rundir, training
+from warpsac import cli, envs, evaluate, play, rundir, training, validation
 from warpsac.config import Config, EnvConfig
 from warpsac.envs import SimulatorFailed
 from warpsac.errors import ConfigError, TrainingStopped, UserError
@@ -105,7 +105,7 @@ def test_a_policy_is_not_judged_on_another_environment(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="probe-action: obs_dim is 1, but the policy was trained with 4"):
         require_fit(policy, envs.make("probe-action", 1).spec)
     saved = rundir.open_run(run).config
-    (run / "config.json").write_text(config.to_json(dataclasses.replace(saved, task="probe-action")))
+    (run / "config.json").write_text(validation.to_json(dataclasses.replace(saved, task="probe-action")))
     assert cli.main(["eval", str(run)]) == 2
 
 
@@ -124,7 +124,7 @@ def test_a_negative_seed(command: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_run_that_would_never_learn_is_refused() -> None:
     with pytest.raises(ConfigError, match="total_steps = 5000: must be above learning_starts = 10000"):
-        config.validate(Config(total_steps=5000))
+        validation.validate(Config(total_steps=5000))
 
 
 def test_check_env_names_the_command_that_works(capsys: pytest.CaptureFixture[str]) -> None:

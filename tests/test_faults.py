@@ -14,11 +14,12 @@ import pytest
 
 from runs import WARMUP, assert_same_run, rows_of, state_of, tiny
 from warpsac import checkpoint, cli, training
-from warpsac.config import Config, to_json
+from warpsac.config import Config
 from warpsac.engine import Engine
 from warpsac.envs import SimulatorFailed, make, probe
 from warpsac.errors import TrainingStopped
 from warpsac.host_loop import HostLoop
+from warpsac.validation import to_json
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -20,6 +20,8 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     for row in (
         "types errors files signals provenance ppo_config",
         "config tasks pytree runtime contract video",
+        "profiles",
+        "validation",
         "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim seeds running",
         "losses mlp ppo_losses",
         "sac ppo",

@@ -13,8 +13,9 @@ import pytest
 
 from runs import assert_same_run, tiny
 from warpsac import api, curve, envs, play, rundir, tasks, training
-from warpsac.config import EnvConfig, override
+from warpsac.config import EnvConfig
 from warpsac.errors import UserError
+from warpsac.validation import override
 
 pytest.importorskip("mujoco_playground")
 from warpsac.envs import playground

@@ -16,9 +16,9 @@ import pytest
 import warpsac
 from runs import tiny
 from warpsac import api, checkpoint, play, training
-from warpsac.config import to_json
 from warpsac.errors import UserError
 from warpsac.host_loop import HostLoop
+from warpsac.validation import to_json
 
 
 @pytest.fixture(scope="module")

@@ -18,13 +18,15 @@ import quick
 from runs import assert_same_run, rows_of, state_of
 from warpsac import checkpoint, envs, ppo, ppo_engine, rundir, training
 from warpsac.bench import programs, suite
-from warpsac.config import Config, from_json, override, resolve, to_json, validate
+from warpsac.config import Config
 from warpsac.envs import probe, probe_native
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.policy import load_policy
 from warpsac.ppo_engine import FusedPpoEngine
 from warpsac.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
+from warpsac.profiles import resolve
 from warpsac.report.groups import Group, group_of
+from warpsac.validation import from_json, override, to_json, validate
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -9,7 +9,7 @@ from importlib import resources
 import pytest
 
 from warpsac import published
-from warpsac.config import VARIANTS
+from warpsac.profiles import VARIANTS
 from warpsac.report.runs import published_runs
 from warpsac.report.study import Study, make_study
 from warpsac.tasks import benchmark_tasks

@@ -14,7 +14,7 @@ import pytest
 
 from run_folders import write_run
 from warpsac import cli
-from warpsac.config import VARIANTS
+from warpsac.profiles import VARIANTS
 from warpsac.report import tables
 from warpsac.report.groups import Group
 from warpsac.report.page import COLOURS, colours, render
@@ -332,7 +332,7 @@ class Block:
 
 sys.meta_path.insert(0, Block)
 from warpsac import cli
-from warpsac.config import VARIANTS
+from warpsac.profiles import VARIANTS
 sys.exit(cli.main(["report", *sys.argv[1:]]))
 """
 

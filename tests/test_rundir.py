@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpsac import config as configs
-from warpsac import curve, files, provenance, rundir
+from warpsac import curve, files, provenance, rundir, validation
 from warpsac.config import Config, LogConfig
 from warpsac.errors import TrainingStopped, UserError
 
@@ -50,7 +49,7 @@ def test_create_and_open(tmp_path: Path) -> None:
     assert opened.config == run.config == dataclasses.replace(CONFIG, seeds=(3,))
     assert opened.seed == 3
     assert opened.meta == {**META, "resumes": []}
-    assert (run.path / "config.json").read_text() == configs.to_json(run.config)
+    assert (run.path / "config.json").read_text() == validation.to_json(run.config)
 
 
 def test_create_never_overwrites(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import scipy.stats
 import quick
 import slow_learner
 from warpsac import interaction, normalize, sac
-from warpsac.config import Config, EnvConfig, LearnerConfig, ReplayConfig, resolve
+from warpsac.config import Config, EnvConfig, LearnerConfig, ReplayConfig
 from warpsac.envs import EnvSpec
 from warpsac.losses import expected_value, value_support
 from warpsac.networks import critic_apply
+from warpsac.profiles import resolve
 from warpsac.sac import Agent, Learner
 from warpsac.types import Batch, ObsViews
 

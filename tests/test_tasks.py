@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from warpsac.config import FAMILY_PROFILES
 from warpsac.envs import FAMILIES, lookup
 from warpsac.errors import UserError
+from warpsac.profiles import FAMILY_PROFILES
 from warpsac.tasks import EXTRAS, Task, all_tasks, benchmark_tasks, find, suggestions
 
 

@@ -18,8 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac import envs, task_list
-from warpsac.config import Config, EnvConfig, from_json, resolve, validate
+from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.profiles import resolve
+from warpsac.validation import from_json, validate
 
 USAGE = """\
 usage: warpsac COMMAND ...

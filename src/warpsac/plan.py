@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from warpsac.config import Config, from_json
+from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.files import in_words, write_atomically
+from warpsac.validation import from_json
 
 PLAN = "plan.json"
 

@@ -15,7 +15,7 @@ from importlib import resources
 
 import numpy as np
 
-from warpsac.config import FAMILY_PROFILES, PROFILES, default_variant
+from warpsac.profiles import FAMILY_PROFILES, PROFILES, default_variant
 from warpsac.tasks import Task, find
 
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)

@@ -31,10 +31,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from warpsac.config import Config, from_json, to_json
+from warpsac.config import Config
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import Held, free_name, in_words, lock_file, sync_folder, write_atomically
 from warpsac.trackers import Tracker, open_trackers, require_trackers
+from warpsac.validation import from_json, to_json
 
 try:
     import fcntl

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpsac import envs
-from warpsac.config import Config, override, resolve
+from warpsac.config import Config
+from warpsac.profiles import resolve
+from warpsac.validation import override
 
 
 def configure(

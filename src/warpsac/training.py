@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from warpsac import envs, resuming, rundir
-from warpsac.config import Config, validate
+from warpsac.config import Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.loop import Loop, Outcome
 from warpsac.rundir import RunDir
+from warpsac.validation import validate
 
 __all__ = ["Outcome", "make_loop", "resume", "train"]
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warpsac import envs
-from warpsac.config import PPO, PROFILES, VARIANTS, Config
+from warpsac.config import PPO, Config
 from warpsac.errors import ConfigError, UserError
+from warpsac.profiles import PROFILES, VARIANTS
 from warpsac.settings import configure
 from warpsac.tasks import EXTRAS, benchmark_tasks
 

@@ -23,8 +23,9 @@ from typing import NamedTuple
 
 from warpsac import checkpoint, rundir
 from warpsac.bench.state import RunState, folder_of, state_of
-from warpsac.config import Config, from_json, to_json
+from warpsac.config import Config
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.validation import from_json, to_json
 
 # A program whose bench was killed may still be saving: so long its runs are waited for.
 PATIENCE = 300.0

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config import FAMILY_PROFILES, VARIANTS, Config, resolve
+from warpsac.config import Config
+from warpsac.profiles import FAMILY_PROFILES, VARIANTS, resolve
 from warpsac.tasks import EXTRAS, Task, find
 
 # Settings that neither change what is learned nor how it is judged; a section stands for all its settings.

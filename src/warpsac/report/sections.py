@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from warpsac import published
-from warpsac.config import default_variant
+from warpsac.profiles import default_variant
 from warpsac.report.aggregate import Estimate
 from warpsac.report.groups import Group
 from warpsac.report.runs import Run
