@@ -20,9 +20,10 @@ import numpy as np
 
 from warpsac import published
 from warpsac.errors import UserError
+from warpsac.report.page import COLOURS
 from warpsac.report.runs import Run, collect
 
-COLOURS = {"warpsac-a": "#1f6feb", "warpsac-l": "#0f766e", "flashsac": "#c2410c", "ppo": "#7c3aed"}
+OTHER = ("#334155",)  # a colour for what is no plain variant
 COLUMNS = ("source", "variant", "seed", "step", "seconds", "value", "std")
 
 
@@ -62,7 +63,7 @@ def draw(runs: list[Run], path: Path) -> None:
     figure = Figure(figsize=(11, 4.2), dpi=150, layout="constrained")
     by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
     for variant in dict.fromkeys(map(variant_of, runs)):
-        colour = COLOURS.get(variant, "#334155")
+        colour = COLOURS.get(variant, OTHER)[0]
         members = [run for run in runs if variant_of(run) == variant]
         for i, run in enumerate(members):
             label = f"{variant}, {len(members)} seed{'s' * (len(members) > 1)}" if i == 0 else None

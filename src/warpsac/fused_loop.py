@@ -58,10 +58,7 @@ class FusedLoop(Loop):
         longest, allowed = self.engine.longest_fault(), self.config.env.max_faults
         if longest >= allowed:
             self.interaction += count
-            raise envs.SimulatorFailed(
-                f"{self.config.task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
-                "its observation or reward was not finite"
-            )
+            raise envs.keeps_running_away(self.config.task, longest, allowed)
         if first:
             self.show_phase()
         return count

@@ -79,10 +79,7 @@ class TorchLoop(HostLoop):
         longest, self._running = running.longest_fault(self._running)
         allowed = self.config.env.max_faults
         if longest >= allowed:
-            raise envs.SimulatorFailed(
-                f"{self.config.task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
-                "its observation or reward was not finite"
-            )
+            raise envs.keeps_running_away(self.config.task, longest, allowed)
 
     def evaluation_episodes(self, signals: StopSignals) -> list[list[Episode]]:
         from warpsac.envs.torch_base import kept_randomness

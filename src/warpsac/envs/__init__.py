@@ -71,6 +71,14 @@ class SimulatorFailed(TrainingStopped):
     """An environment failed `env.max_faults` times in a row."""
 
 
+def keeps_running_away(task: str, longest: int, allowed: int) -> SimulatorFailed:
+    """Of simulators that step all environments together, where faulty steps are marked and counted."""
+    return SimulatorFailed(
+        f"{task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
+        "its observation or reward was not finite"
+    )
+
+
 class HostStep(NamedTuple):
     """One vector step of a host simulator."""
 

@@ -61,10 +61,13 @@ class Physics(NamedTuple):
     shared: dict[int, jax.ShapeDtypeStruct]  # by position among the leaves
 
     @classmethod
-    def of(cls, env: Any) -> Physics:
-        single = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).data
-        pair = jax.eval_shape(jax.vmap(env.reset), jnp.zeros((2, 2), jnp.uint32)).data
+    def of(cls, env: Any, single: Any, impl: str) -> Physics:
+        """`single` is one environment's state as traced. What stays the same size for two of them is shared; MJX
+        shares nothing, which need not be found out by tracing once more."""
         leaves, structure = jax.tree.flatten(single)
+        if impl != "warp":
+            return cls(structure, {})
+        pair = jax.eval_shape(jax.vmap(env.reset), jnp.zeros((2, 2), jnp.uint32)).data
         both = zip(leaves, jax.tree.leaves(pair), strict=True)
         return cls(structure, {i: one for i, (one, two) in enumerate(both) if one.shape == two.shape})
 
@@ -85,9 +88,10 @@ class PlaygroundEnvs:
         self._config = config
         self.impl = _choose_impl(config.impl)
         self._env = _load(task, config, self.impl)
-        self._physics = Physics.of(self._env)
+        traced = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0))
+        self._physics = Physics.of(self._env, traced.data, self.impl)
         self._randomized = _randomizer(task, self._env, num_envs) if config.randomize else None
-        observation = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0)).obs
+        observation = traced.obs
         self._asymmetric = isinstance(observation, dict)
         self._picture: Picture | None = None
         self._drawn: Any = None
