@@ -24,7 +24,7 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
 # The locks name a torch without its CUDA packages, of which a CPU build has no need; only IsaacLab's torch has none.
 TORCH_SIMULATORS := mjlab maniskill isaaclab
 TORCH_VERSION    := 2.13.0
-TESTS_mjlab      := tests/test_torch.py tests/test_mjlab.py
+TESTS_mjlab      := tests/test_torch.py tests/test_ppo_torch.py tests/test_mjlab.py
 TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
 # A plugin for pytest that comes along and fails.

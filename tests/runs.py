@@ -12,6 +12,7 @@ import numpy as np
 from warpsac import checkpoint, rundir
 from warpsac.config import Config
 from warpsac.envs import probe
+from warpsac.profiles import resolve
 from warpsac.validation import override
 
 TINY: dict[str, Any] = {
@@ -33,6 +34,34 @@ WARMUP = 20  # interactions before learning, of TINY
 def tiny(out: Path, **changes: Any) -> Config:
     """A run of 90 interactions that takes a second: warm-up until 20, rows every 7, ring full at 50."""
     return override(override(Config(), TINY), {"out": str(out), **changes})
+
+
+TINY_PPO: dict[str, Any] = {
+    "task": "probe-point",
+    "total_steps": 12 * 5 * 3,
+    "env": {"num_envs": 3, "workers": 0},
+    "ppo": {"rollout_steps": 5, "epochs": 2, "minibatches": 3, "actor_hidden": (8,), "critic_hidden": (8,)},
+    "eval": {"every": 60, "episodes": 2, "num_envs": 2},
+    "checkpoint": {"every": 45},
+    "log": {"every": 10, "tensorboard": False},
+}
+
+
+# Enough for PPO to drive the point of probe-point home, which a policy at its start does not.
+POINT_HOME: dict[str, Any] = {
+    "total_steps": 20_480,
+    "env": {"num_envs": 8},
+    "ppo": {"rollout_steps": 64, "epochs": 10, "minibatches": 8, "actor_hidden": (32,), "critic_hidden": (32,)},
+    "eval": {"every": 20_480, "episodes": 8, "num_envs": 8},
+    "checkpoint": {"every": 0},
+    "log": {"every": 2560},
+}
+
+
+def tiny_ppo(out: Path, **changes: Any) -> Config:
+    """12 iterations of 5 interactions with 3 environments: rows every second one."""
+    base, _ = resolve("probe-point", algo="ppo", profile="cpu")
+    return override(override(base, TINY_PPO), {"out": str(out), **changes})
 
 
 def state_of(run: Path) -> dict[str, np.ndarray]:

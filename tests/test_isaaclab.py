@@ -62,6 +62,24 @@ print("RESULT", json.dumps({{
 }}))
 """
 
+TRAIN_PPO = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from runs import rows_of, state_of, tiny_ppo
+config = tiny_ppo(Path({out!r}), task="Isaac-Cartpole", env={{"num_envs": 4, "episode_limit": 15}}, total_steps=320,
+                  ppo={{"rollout_steps": 20, "minibatches": 4}}, log={{"every": 20}},
+                  eval={{"every": 160, "episodes": 4, "num_envs": 4}}, checkpoint={{"every": 0}})
+(run,) = training.train(config).runs
+state, rows = state_of(run), rows_of(run)
+print("RESULT", json.dumps({{
+    "evaluations": [[row["step"], row["eval/length"]] for row in rows if row["kind"] == "eval"],
+    "lengths": [[row["step"], row["episode/length"]] for row in rows if row["kind"] == "train"],
+    "updates": int(state["info/updates"]),
+    "returns_begin_anew": bool(state["interaction/scale/ended"].all()),
+}}))
+"""
+
 
 @pytest.fixture(scope="module")
 def assets(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -98,6 +116,16 @@ def test_it_trains_and_judging_is_an_episode_boundary(assets: Path, tmp_path: Pa
     assert found["updates"] == 100 - 20 - 1
     # Ends of the first three episodes, the cut by the evaluation after 50 interactions, and a step that goes on.
     assert found["cut"] == [4, 4, 4, 4, 0]
+
+
+def test_ppo_trains_and_is_judged_between_rollouts(assets: Path, tmp_path: Path) -> None:
+    """Four rollouts of 20 steps, judged after each second."""
+    code = TRAIN_PPO.format(tests=str(Path(__file__).parent), out=str(tmp_path))
+    found = run(code, assets)
+    assert found["evaluations"] == [[0, 15], [160, 15], [320, 15]]
+    assert found["lengths"] == [[80, 15], [160, 15], [240, 15], [320, 15]]
+    assert found["updates"] == 4 * 2 * 4
+    assert found["returns_begin_anew"]
 
 
 def test_files_that_cannot_be_fetched(tmp_path: Path) -> None:

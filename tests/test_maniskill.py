@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runs import rows_of, state_of, tiny
+from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac import envs, tasks, training
 from warpsac.config import EnvConfig
 from warpsac.errors import ConfigError, UserError
@@ -82,6 +82,21 @@ def test_it_trains(tmp_path: Path) -> None:
     assert row["eval/success"] in (0.0, 0.5, 1.0)
     assert row["eval/score"] == row["eval/success"]
     assert int(state_of(run)["info/updates"]) == 300 - 50 - 1
+
+
+def test_ppo_trains(tmp_path: Path) -> None:
+    config = tiny_ppo(
+        tmp_path, task="PullCube-v1", total_steps=240, env={"num_envs": 1, "episode_limit": 20},
+        ppo={"rollout_steps": 30}, eval={"every": 120, "episodes": 2, "num_envs": 1}, checkpoint={"every": 0},
+        log={"every": 60},
+    )  # fmt: skip
+    (run,) = training.train(config).runs
+    rows = rows_of(run)
+    judged = [row for row in rows if row["kind"] == "eval"]
+    assert [(row["step"], row["eval/length"]) for row in judged] == [(0, 20), (120, 20), (240, 20)]
+    learned = [row for row in rows if row["kind"] == "train"]
+    assert all(np.isfinite(row["loss/critic"]) and row["episode/length"] == 20 for row in learned)
+    assert int(state_of(run)["info/updates"]) == 8 * 2 * 3
 
 
 def test_what_a_cpu_cannot_do_is_said_at_once(tmp_path: Path) -> None:

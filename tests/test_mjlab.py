@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runs import rows_of, state_of, tiny
+from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac import envs, tasks, training
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
+from warpsac.policy import load_policy
 
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
@@ -103,6 +104,28 @@ def test_it_trains(tmp_path: Path) -> None:
     state = state_of(run)
     assert int(state["info/updates"]) == 150 - 20 - 1
     assert np.flatnonzero((state["replay/end"] > 0).all(axis=-1)).size >= 2
+
+
+def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
+    """Three rollouts of 50 steps of two environments, the last of them resumed; judged in environments of their own."""
+    config = tiny_ppo(
+        tmp_path, task=CUBE, total_steps=300, stop_at=200, env={"num_envs": 2, "episode_limit": 30},
+        ppo={"rollout_steps": 50, "minibatches": 4}, eval={"every": 100, "episodes": 2, "num_envs": 2},
+        checkpoint={"every": 0}, log={"every": 50},
+    )  # fmt: skip
+    (run,) = training.train(config).runs
+    assert training.resume([run], stop_at=300).finished
+    rows = rows_of(run)
+    judged = [row for row in rows if row["kind"] == "eval"]
+    assert [(row["step"], row["eval/length"]) for row in judged] == [(0, 30), (100, 30), (200, 30), (300, 30)]
+    learned = [row for row in rows if row["kind"] == "train"]
+    assert [row["step"] for row in learned] == [100, 200, 300]
+    assert all(np.isfinite(row["loss/critic"]) and row["episode/length"] == 30 for row in learned)
+    state = state_of(run)
+    assert int(state["info/updates"]) == 3 * 2 * 4
+    policy = load_policy(run)
+    assert (policy.agent.views.actor_dim, policy.agent.views.critic_dim) == (29, 58)
+    assert policy(np.zeros(29)).shape == (state["policy/log_std"].size,)
 
 
 def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

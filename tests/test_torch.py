@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runs import rows_of, state_of, tiny
+from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac import envs, rundir, runtime, training
+from warpsac.config import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.host_loop import HostLoop
 from warpsac.replay import ring
@@ -154,7 +156,10 @@ def test_where_replay_lives_changes_nothing(tmp_path: Path, placement: str) -> N
     assert rows_of(runs[0])[-2]["faults/count"] == 2  # of 90 steps, those that are multiples of 40
 
 
-def test_no_step_waits_for_the_device_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("settings", [tiny, tiny_ppo])
+def test_no_step_waits_for_the_device_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Callable[..., Config]
+) -> None:
     """Between two rows nothing is fetched, by whatever way an array could become one of NumPy's."""
     fetched = []
 
@@ -169,9 +174,9 @@ def test_no_step_waits_for_the_device_on_the_host(tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(owner, name, watched)
 
     kind = type(jnp.zeros(1))
-    with training.make_loop(tiny(tmp_path, task="probe-torch")) as loop:
+    with training.make_loop(settings(tmp_path, task="probe-torch")) as loop:
         loop.start()
-        for _ in range(30):
+        while loop.interaction < 30:
             loop.interaction += loop.advance()
         for owner, name in ((kind, "__array__"), (np, "asarray"), (np, "array")):
             watch(owner, name)

@@ -165,7 +165,7 @@ def draw_action(agent: Agent, policy: Policy, obs: Array, key: Array) -> Array:
 
 
 def to_simulator(action: Array) -> Array:
-    return jnp.clip(action, -1.0, 1.0)
+    return action.clip(-1.0, 1.0)  # stays where it is: in NumPy or on the device
 
 
 def best_action(agent: Agent, policy: Policy, obs: Array) -> Array:

@@ -1,13 +1,14 @@
-"""PPO over all seeds: device state and compiled programs, on a host simulator and with one in the program.
+"""PPO over all seeds: device state and compiled programs, on a stepped simulator and with one in the program.
 
 On a simulator written in JAX a stretch of whole iterations is one call: T steps of all environments and all
-updates on them, in a loop on the device, with donated state. On a host simulator the steps are recorded here
-and then learned from at once. Both learn by the same function.
+updates on them, in a loop on the device, with donated state. On a simulator stepped from Python, on the host or
+on torch tensors, the steps are recorded here and then learned from at once. Both learn by the same function.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
@@ -169,40 +170,45 @@ def compile_programs(setup: Setup) -> Programs:
 
 
 class PpoEngine(SeedEngine):
-    """Steps come from a host simulator."""
+    """Steps come from a simulator stepped from Python; `stack` joins their arrays, where these are."""
 
     STATE = ("scale", "sums")
 
-    def __init__(self, setup: Setup, seeds: tuple[int, ...]):
+    def __init__(self, setup: Setup, seeds: tuple[int, ...], stack: Callable[..., Array] = np.stack):
         self.setup = setup
+        self._stack = stack
         self.programs = compile_programs(setup)
         self.keys = Keys(*stream_roots(seeds, 2))
         self.updates = 0
         self.learner = stacked([ppo.init_learner(setup.agent, seed) for seed in seeds])
         self.scale = stacked([normalize.init(setup.num_envs) for _ in seeds])
         self.sums = zero_sums(ppo.METRIC_NAMES, setup.seeds)
-        self._steps: list[dict[str, np.ndarray]] = []
+        self._steps: list[dict[str, Array]] = []
 
-    def act(self, obs: np.ndarray, counter: int) -> Array:
+    def act(self, obs: Array, counter: int) -> Array:
         return self.programs.act(self.learner.policy, obs, self.keys, np.int32(counter))
 
-    def record(self, obs: np.ndarray, action: np.ndarray, step: HostStep) -> None:
+    def record(self, obs: Array, action: Array, step: HostStep) -> None:
         kept = record(obs, action, step.result)
         if step.restart is not None:
             # The action was drawn for the observation before the restart, and met another one.
             kept["void"] = kept["void"] | step.restart.mask
         self._steps.append(kept)
 
-    def learn(self, last_obs: np.ndarray) -> None:
+    def learn(self, last_obs: Array) -> None:
         """All updates on the steps recorded since the last call."""
         steps, self._steps = self._steps, []
-        arrays = {name: np.stack([step[name] for step in steps], axis=1) for name in steps[0]}
+        arrays = {name: self._stack([step[name] for step in steps], axis=1) for name in steps[0]}
         trained = Trained(self.learner, self.scale, self.sums)
         self._take_up(self.programs.learn(trained, Rollout(**arrays, last_obs=last_obs), self.keys), 1)
 
     def _take_up(self, trained: Trained, rollouts: int) -> None:
         self.learner, self.scale, self.sums = trained
         self.updates += rollouts * self.setup.updates_per_rollout
+
+    def close_episodes(self, mask: np.ndarray, new_obs: Array) -> None:
+        """Between two rollouts, so none of them holds a step across it: only running returns begin anew."""
+        self.scale = normalize.forget_episodes(self.scale, mask)
 
     def read_metrics(self) -> list[dict[str, float]]:
         """Means of the learner's metrics since the last reading, for each seed."""

@@ -1,22 +1,28 @@
-"""Training with PPO: a rollout and its updates are made in one piece, on host simulators and on native ones."""
+"""Training with PPO: a rollout and its updates are made in one piece, whatever the simulator.
+
+How a simulator is made, stepped, judged and saved is its own loop's affair; what is learned, and when, is here.
+Evaluations, rows and checkpoints fall between two rollouts, so a simulator that has to be reset to be judged
+never is within one.
+"""
 
 from __future__ import annotations
 
 import functools
 
-import numpy as np
-
 from warpsac.fused_loop import FusedLoop
 from warpsac.host_loop import HostLoop
 from warpsac.loop import Loop
 from warpsac.native import NativeEngine
+from warpsac.ppo import to_simulator
 from warpsac.ppo_engine import FusedPpoEngine, PpoEngine, make_setup
+from warpsac.torch_loop import TorchLoop
 
 
 class PpoLoop(Loop):
     """What differs from learning with replay, whatever the simulator."""
 
     rate_setting = "ppo.learning_rate"
+    small = "--env.num-envs 8 --ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --total-steps 200000"
 
     def plan(self) -> None:
         self.setup = make_setup(self.config, self.spec)
@@ -37,24 +43,27 @@ class HostPpoLoop(PpoLoop, HostLoop):
     engine: PpoEngine
 
     def make_engine(self) -> PpoEngine:
-        return PpoEngine(self.setup, self.config.seeds)
+        return PpoEngine(self.setup, self.config.seeds, self.envs.stack)
 
     def advance(self) -> int:
         """One rollout, then all updates on it."""
         engine, first, count = self.engine, self.interaction, self.config.stride
         for t in range(first, first + count):
             obs = self.obs
-            action = np.asarray(self.call("act", functools.partial(engine.act, obs, t)))
-            step = self.take_step(self.ready(np.clip(action, -1.0, 1.0)))
+            action = self.ready(self.call("act", functools.partial(engine.act, obs, t)))
+            step = self.take_step(to_simulator(action))
             engine.record(obs, action, step)
             self.follow(step)
         self.call("learn", lambda: engine.learn(self.obs))
         return count
 
 
+class TorchPpoLoop(HostPpoLoop, TorchLoop):
+    """The same order, with steps and rollouts that stay on the device."""
+
+
 class FusedPpoLoop(PpoLoop, FusedLoop):
     engine: FusedPpoEngine
-    small = "--env.num-envs 8 --ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --total-steps 200000"
 
     def make_engine(self) -> NativeEngine:
         self.progress.phase("compiling", "the simulator")

@@ -102,8 +102,9 @@ def ppo_profile(name: str) -> Config:
     return dataclasses.replace(
         config,
         total_steps=200_000_000,
-        # Without staggered episodes thousands of robots would all begin anew in the same rollout.
-        env=EnvConfig(num_envs=4096, stagger=True),
+        # Without staggered episodes thousands of robots would all begin anew in the same rollout. Those of
+        # ManiSkill, a few rollouts long, cannot be staggered.
+        env=EnvConfig(num_envs=4096, stagger=name != "maniskill"),
         ppo=PpoConfig(gamma=base.learner.gamma, compute=base.learner.compute),
         eval=dataclasses.replace(base.eval, every=10_000_000),
         checkpoint=dataclasses.replace(base.checkpoint, every=10_000_000),

@@ -109,7 +109,7 @@ class SeedEngine:
         """What an update was made on, where it is still known."""
         return None
 
-    def close_episodes(self, mask: np.ndarray, new_obs: np.ndarray) -> None:
+    def close_episodes(self, mask: np.ndarray, new_obs: Array) -> None:
         """The simulator begins anew in these environments [S, N]."""
 
     def snapshots(self, with_replay: bool) -> list[Groups]:

@@ -7,6 +7,7 @@ training environments: their running episodes are cut in replay, and training go
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +127,7 @@ class TorchLoop(HostLoop):
         return [*super()._notes(), *self._sets[0].notes]
 
 
-@jax.jit
-def _stack(arrays: Sequence[Array]) -> Array:
-    """The arrays of all seeds as one, in memory of JAX's own."""
-    return jnp.stack(arrays)
+@functools.partial(jax.jit, static_argnames="axis")
+def _stack(arrays: Sequence[Array], axis: int = 0) -> Array:
+    """The arrays of all seeds, or of all steps, as one, in memory of JAX's own."""
+    return jnp.stack(arrays, axis)

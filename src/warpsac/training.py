@@ -20,11 +20,11 @@ def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
     """The loop that fits the task's simulator and the algorithm."""
     target = envs.lookup(config.task)
     if config.algo == "ppo":
-        if target.torch:
-            raise UserError(f"algo = 'ppo': not on {target.name} yet, whose simulator steps on torch tensors")
-        from warpsac import ppo_loop
+        from warpsac.ppo_loop import FusedPpoLoop, HostPpoLoop, TorchPpoLoop
 
-        return (ppo_loop.FusedPpoLoop if target.native else ppo_loop.HostPpoLoop)(config, resumed)
+        if target.torch:
+            return TorchPpoLoop(config, resumed)
+        return (FusedPpoLoop if target.native else HostPpoLoop)(config, resumed)
     if target.torch:
         from warpsac.torch_loop import TorchLoop
 

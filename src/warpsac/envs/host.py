@@ -210,18 +210,18 @@ class InProcessEnvs:
 class SeedEnvs:
     """The environments of all seeds, [S, N, ...]: one independent set for each seed.
 
-    `stack` joins the arrays of the sets: NumPy's, or another where they are on a device.
+    `stack` joins their arrays: NumPy's, or another where they are on a device.
     """
 
     def __init__(self, sets: Sequence[HostEnv], where: str = "this process", stack: Callable[..., Any] = np.stack):
         self.sets = list(sets)
-        self._stack = stack
+        self.stack = stack
         self.spec: EnvSpec = self.sets[0].spec
         self.where = where
         """Where they are stepped, and why there, in words."""
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
-        return self._stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
+        return self.stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
 
     def send(self, action: np.ndarray) -> None:
         for env, rows in zip(self.sets, action, strict=True):
@@ -230,7 +230,7 @@ class SeedEnvs:
     def recv(self) -> HostStep:
         steps = [env.recv() for env in self.sets]
         result = StepResult(*(
-            None if field[0] is None else self._stack(field) for field in zip(*(s.result for s in steps))
+            None if field[0] is None else self.stack(field) for field in zip(*(s.result for s in steps))
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
         events = tuple(line for step in steps for line in step.events)
