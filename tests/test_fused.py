@@ -181,12 +181,12 @@ def test_evaluation_runs_the_first_episode_of_each_environment() -> None:
     engine = make_engine(seeds=(1, 2), evaluation_envs=5)
     found = engine.evaluate(reset_keys((7, 8)))
     assert [len(episodes) for episodes in found] == [5, 5]
-    policy = engine.best_policy(0)
+    policy = engine.best_policy()
     env = engine.evaluation_env
     state, obs = env.reset(reset_keys((7, 8))[0])
     totals, alive = np.zeros(5), np.ones(5, bool)
     while alive.any():
-        state, step = env.step(state, policy(np.asarray(obs)))
+        state, step = env.step(state, policy(np.stack([obs, obs]))[0])
         totals += np.where(alive, step.reward, 0)
         alive &= ~np.asarray(step.terminated | step.truncated)
         obs = step.obs

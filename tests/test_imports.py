@@ -19,7 +19,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "types errors files signals provenance ppo_config",
-        "config tasks pytree runtime contract video",
+        "config tasks pytree parcel runtime contract video",
         "profiles",
         "validation",
         "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim seeds running",

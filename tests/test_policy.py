@@ -39,7 +39,7 @@ def test_the_loaded_policy_is_the_one_that_was_trained(loop: HostLoop, run: Path
     policy = warpsac.load_policy(run)
     assert policy.step == 90
     obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    trained = loop.engine.best_policy(0)(obs)
+    (trained,) = np.asarray(loop.engine.best_policy()(obs[None]))
     np.testing.assert_array_equal(policy.normalized(obs), trained)
     np.testing.assert_allclose(policy(obs), 2 * trained, rtol=1e-6)  # the task's actions reach from -2 to 2
     assert np.ptp(trained, axis=0).min() > 1e-4

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -60,6 +62,51 @@ def spy(loop: HostLoop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int,
     return events
 
 
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_updates_handed_over_by_a_thread_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    config = tiny(tmp_path, replay={"placement": placement})
+    alone = finish(config)
+    threads: set[str] = set()
+    learn = engine.Engine.learn
+
+    def watched(self: engine.Engine) -> None:
+        threads.add(threading.current_thread().name)
+        learn(self)
+
+    monkeypatch.setattr(engine.Engine, "learn", watched)
+    monkeypatch.setattr(HostLoop, "learns_in_a_thread", lambda self: True)
+    assert_same_run(alone, finish(config))
+    assert threads == {"MainThread", "learner_0"}  # what compiles does so in the main thread
+
+
+def test_a_failure_in_either_thread_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the updates are through before anything else looks at the learner."""
+    monkeypatch.setattr(HostLoop, "learns_in_a_thread", lambda self: True)
+    for broken in ("step", "update"):
+        with HostLoop(tiny(tmp_path, stop_at=90, eval={"every": 0})) as loop:
+            loop.start()
+            learn, take_step = loop.engine.learn, loop.take_step
+
+            def slow_learn(loop: HostLoop = loop, learn: Any = learn, broken: str = broken) -> None:
+                if broken == "update" and loop.engine.updates == 4:
+                    raise ValueError("no update")
+                learn()
+
+            def step(action: Any, loop: HostLoop = loop, take_step: Any = take_step, broken: str = broken) -> Any:
+                if broken == "step" and loop.interaction == WARMUP + 5:
+                    raise ValueError("no step")
+                return take_step(action)
+
+            monkeypatch.setattr(loop.engine, "learn", slow_learn)
+            monkeypatch.setattr(loop, "take_step", step)
+            with pytest.raises(ValueError, match=f"no {broken}"):
+                loop.run()
+            assert (loop.interaction, loop.engine.stored) == (WARMUP + 5, WARMUP + 5)
+            assert int(loop.engine.learner.updates[0]) == (5 if broken == "step" else 4)
+
+
 def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, stop_at=78, eval={"every": 0})
     seen = {}
@@ -87,6 +134,20 @@ def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path, monk
     assert stored == [66, 69, 66]
 
 
+def test_an_interaction_sends_the_device_one_array(tmp_path: Path) -> None:
+    with HostLoop(tiny(tmp_path, stop_at=120, eval={"every": 0})) as loop:
+        loop.start()
+        loop.run()
+        engine, t = loop.engine, loop.interaction
+        with jax.transfer_guard_host_to_device("disallow"):
+            action = engine.act(loop.obs, t)
+            engine.learn()
+        step = loop.take_step(np.asarray(action))
+        disallowed = pytest.raises(Exception, match="Disallowed host-to-device transfer")
+        with disallowed, jax.transfer_guard_host_to_device("disallow"):  # the guard sees what is sent
+            engine.store(action, step)
+
+
 @pytest.mark.parametrize(("placement", "own"), [("device", {"store", "sample"}), ("host", {"observe", "sample_keys"})])
 def test_no_program_is_traced_twice(tmp_path: Path, placement: str, own: set[str]) -> None:
     """From the first interaction to the last, across rows, evaluations and checkpoints."""
@@ -95,7 +156,7 @@ def test_no_program_is_traced_twice(tmp_path: Path, placement: str, own: set[str
         loop.start()
         loop.run()
     traces = loop.engine.programs.traces()
-    shared = {"act_randomly", "act", "act_best", "policy_of", "reward_scale", "learn0", "learn1"}
+    shared = {"act_randomly", "act", "act_best", "reward_scale", "learn0", "learn1"}
     assert {name: count for name, count in traces.items() if count} == dict.fromkeys(shared | own, 1)
 
 

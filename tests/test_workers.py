@@ -148,7 +148,11 @@ def test_seeds_evaluated_side_by_side_are_those_evaluated_alone(in_workers: Any)
     policies = [drive(0.2), drive(1.0), drive(-9.0)]  # the last gets lost: shorter episodes
     alone = [evaluate.run_episodes(in_process("probe-point", 2), policy, 5, s) for s, policy in enumerate(policies)]
     together = SeedEnvs([in_workers("probe-point", 2, workers=2), *(in_process("probe-point", 2) for _ in range(2))])
-    assert evaluate.run_episodes_of_seeds(together, policies, 5, range(3)) == alone
+
+    def all_three(obs: np.ndarray) -> np.ndarray:
+        return np.stack([policy(rows) for policy, rows in zip(policies, obs, strict=True)])
+
+    assert evaluate.run_episodes_of_seeds(together, all_three, 5, range(3)) == alone
     assert min(episode.length for episode in alone[2]) < 25
 
 
@@ -157,11 +161,11 @@ def test_an_evaluation_that_loses_a_process_runs_that_episode_again(in_workers: 
     told: list[str] = []
 
     def still(obs: np.ndarray) -> np.ndarray:
-        return np.zeros((len(obs), 2))
+        return np.zeros((*obs.shape[:-1], 2))
 
     expected = evaluate.run_episodes(in_process(raising, 2), still, 4, SEED)
     spread_out = SeedEnvs([in_workers(losing, 2, workers=2)])
-    assert evaluate.run_episodes_of_seeds(spread_out, [still], 4, [SEED], report=told.append) == [expected]
+    assert evaluate.run_episodes_of_seeds(spread_out, still, 4, [SEED], report=told.append) == [expected]
     assert [episode.length for episode in expected] == [25] * 4
     assert told == ["environment 1: the worker process died (SIGKILL); another begins new episodes"]
 

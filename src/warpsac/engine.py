@@ -1,6 +1,7 @@
 """The learner's side of the host loop: all device state, the compiled programs, and their order.
 
-Calls return as soon as the work is dispatched; only reading an action, metrics or a snapshot waits.
+Calls return as soon as the work is dispatched; only reading an action, metrics or a snapshot waits. An interaction
+sends the device one array, the step's parcel: observations to act on and counters are there already.
 Replay is on the device or in host memory; both give the same batches.
 """
 
@@ -17,14 +18,18 @@ import numpy as np
 
 from warpsac import interaction, normalize, sac
 from warpsac.envs import HostStep
-from warpsac.interaction import Setup
+from warpsac.interaction import Keys, Setup
+from warpsac.normalize import RewardScale
+from warpsac.parcel import Parcel, pack, unpack
 from warpsac.replay import HostRing
 from warpsac.replay import ring as device_ring
 from warpsac.replay.age import effective_length
 from warpsac.replay.memory import Placement
+from warpsac.replay.ring import Ring
 from warpsac.replay.snapshot import join_seeds, take_seed
-from warpsac.seeds import Groups, SeedEngine, mean_rows, stacked
-from warpsac.types import Array, Batch
+from warpsac.sac import Exploration, Policy
+from warpsac.seeds import Groups, SeedEngine, mean_rows, over_seeds, stacked
+from warpsac.types import Array, Batch, Restart, StepResult
 
 Program = Any  # a function under jax.jit
 
@@ -42,7 +47,6 @@ class Programs:
     sample: Program
     learn: tuple[Program, ...]  # by phase: the update index modulo the policy delay
     sample_keys: Program
-    policy_of: Program
     reward_scale: Program
 
     def traces(self) -> dict[str, int]:
@@ -58,9 +62,9 @@ def compile_programs(setup: Setup) -> Programs:
     bind = functools.partial
     return Programs(
         act_randomly=jax.jit(bind(interaction.act_randomly, setup)),
-        act=jax.jit(bind(interaction.act, setup), donate_argnums=1),
-        act_best=jax.jit(bind(sac.best_action, setup.agent)),
-        store=jax.jit(bind(interaction.store, setup), donate_argnums=(0, 1)),
+        act=jax.jit(bind(_act, setup), donate_argnums=1),
+        act_best=jax.jit(over_seeds(bind(sac.best_action, setup.agent), setup.seeds)),
+        store=jax.jit(bind(_store, setup), donate_argnums=(0, 1)),
         cut=jax.jit(lambda ring, mask, obs: device_ring.cut(ring, setup.ring, mask, obs), donate_argnums=0),
         observe=jax.jit(bind(interaction.observe_rewards, setup), donate_argnums=0),
         sample=jax.jit(bind(interaction.sample, setup)),
@@ -69,9 +73,25 @@ def compile_programs(setup: Setup) -> Programs:
             for phase in range(setup.agent.config.policy_delay)
         ),
         sample_keys=jax.jit(lambda keys, update: interaction.sample_keys(keys, update)),
-        policy_of=jax.jit(lambda policy, seed: jax.tree.map(lambda leaf: leaf[seed], policy)),
         reward_scale=jax.jit(jax.vmap(lambda state: normalize.scale(state, setup.agent.config.value_limit))),
     )
+
+
+def _act(
+    setup: Setup, policy: Policy, exploration: Exploration, obs: Array, keys: Keys, counter: Array
+) -> tuple[Array, Exploration, Array]:
+    """Also the counter of the next interaction, so that it need not be sent."""
+    return *interaction.act(setup, policy, exploration, obs, keys, counter), counter + 1
+
+
+def _store(
+    setup: Setup, ring: Ring, scale: RewardScale, action: Array, step: StepResult | Parcel, restart: Restart | None
+) -> tuple[Ring, RewardScale, Array | None]:
+    """Also the observations of a parcel, which are what to act on next."""
+    if not isinstance(step, Parcel):
+        return *interaction.store(setup, ring, scale, action, step, restart), None
+    result = unpack(step)
+    return *interaction.store(setup, ring, scale, action, result, restart), result.obs
 
 
 class Engine(SeedEngine):
@@ -90,6 +110,9 @@ class Engine(SeedEngine):
         self.exploration = stacked([sac.init_exploration(setup.agent, setup.ring.num_envs) for _ in seeds])
         self.scale = stacked([normalize.init(setup.ring.num_envs) for _ in seeds])
         self.sums = interaction.empty_sums(len(seeds))
+        # What the device has of the host's: the host's value and the device's.
+        self._obs: tuple[Array, Array] = (None, None)
+        self._counter: tuple[int, Array] = (-1, None)
         self.empty_replay(first_obs)
 
     def empty_replay(self, first_obs: Array) -> None:
@@ -105,15 +128,22 @@ class Engine(SeedEngine):
         return self.programs.act_randomly(self.keys, np.int32(counter))
 
     def act(self, obs: Array, counter: int) -> Array:
-        action, self.exploration = self.programs.act(
-            self.learner.policy, self.exploration, obs, self.keys, np.int32(counter)
+        if self._obs[0] is not obs:
+            self._obs = obs, jnp.asarray(obs)
+        if self._counter[0] != counter:
+            self._counter = counter, jnp.asarray(counter, jnp.int32)
+        action, self.exploration, following = self.programs.act(
+            self.learner.policy, self.exploration, self._obs[1], self.keys, self._counter[1]
         )
+        self._counter = counter + 1, following
         return action
 
     def store(self, action: Array, step: HostStep) -> None:
         result = step.result._replace(success=None)  # replay has no use for it
         if self.placement == "device":
-            self.ring, self.scale = self.programs.store(self.ring, self.scale, action, result, step.restart)
+            sent = pack(result) if isinstance(result.obs, np.ndarray) else result
+            self.ring, self.scale, obs = self.programs.store(self.ring, self.scale, action, sent, step.restart)
+            self._obs = result.obs, result.obs if obs is None else obs
         else:
             if step.restart is not None:
                 self.host_ring.cut(*step.restart)
@@ -125,7 +155,8 @@ class Engine(SeedEngine):
         """All updates of one interaction."""
         setup, programs, count = self.setup, self.programs, self.setup.updates_per_step
         if self.placement == "device":
-            batches = programs.sample(self.ring, self.keys, np.int32(self.updates))
+            # The learner's own counter is on the device already, and says the same as `self.updates`.
+            batches = programs.sample(self.ring, self.keys, self.learner.updates)
         else:
             batches = tuple(self._host_batch(self.updates + i) for i in range(count))
         learn = programs.learn[self.updates % setup.agent.config.policy_delay]

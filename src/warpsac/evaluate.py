@@ -45,29 +45,31 @@ def run_episodes(
     Taking whichever episodes end first would prefer short ones; here environment i runs the i-th,
     (i + N)-th, ... whatever their lengths. `on_step` is called after each step; what it raises ends it.
     """
-    (found,) = run_episodes_of_seeds(SeedEnvs([env]), [policy], episodes, [seed], on_step, max_broken)
+
+    def of_one(obs: np.ndarray) -> Array:
+        return np.asarray(policy(obs[0]))[None]
+
+    (found,) = run_episodes_of_seeds(SeedEnvs([env]), of_one, episodes, [seed], on_step, max_broken)
     return found
 
 
 def run_episodes_of_seeds(
     envs: SeedEnvs,
-    policies: Sequence[Policy],
+    policy: Policy,
     episodes: int,
     seeds: Sequence[int],
     on_step: Callable[[], None] | None = None,
     max_broken: int = EnvConfig().max_faults,
     report: Callable[[str], None] = lambda line: None,
 ) -> list[list[Episode]]:
-    """The episodes that `run_episodes` finds for each policy and seed, all run side by side.
+    """The episodes that `run_episodes` finds for each seed, all run side by side; `policy` acts for all, [S, N, ...].
 
     `report` is given what is worth telling on the way: what became of worker processes.
     """
     judges = [_Judge(envs.spec, episodes, max_broken) for _ in seeds]
     obs = envs.reset(seeds)
     while not all(judge.satisfied for judge in judges):
-        # Each policy is asked before the first answer is waited for.
-        actions = [policy(rows) for policy, rows in zip(policies, obs, strict=True)]
-        envs.send(np.stack([np.asarray(action) for action in actions]))
+        envs.send(np.asarray(policy(obs)))
         step = envs.recv()
         obs = step.result.obs
         for line in step.events:

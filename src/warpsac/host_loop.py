@@ -2,17 +2,21 @@
 
 `HostLoop.interact` is the algorithm in one screen: act, step, store, update. With `overlap` the updates of
 the interaction before run on the device while the simulator steps, so the policy acts with the parameters
-of one interaction before; without it the order is strict.
+of one interaction before; without it the order is strict. Handing the updates to a GPU takes about as long as a
+simulator's step (hundreds of kernels to launch), so there another thread does it meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
 
-from warpsac import envs, evaluate
+from warpsac import envs, evaluate, runtime
 from warpsac.engine import Engine
 from warpsac.envs.host import SeedEnvs, reset_seed
 from warpsac.episodes import Episode, EpisodeLog
@@ -56,10 +60,8 @@ class HostLoop(Loop):
             action = self.call("act_randomly", lambda: engine.act_randomly(t))
         else:
             action = self.call("act", lambda: engine.act(self.obs, t))
-        if overlap and t > self.learning_from:
-            self.learn()
-        action = self.ready(action)
-        step = self.take_step(action)
+        with self.learning(overlap and t > self.learning_from):
+            step = self.take_step(self.ready(action))
         self.call("store", lambda: engine.store(action, step))
         if not overlap and t >= self.learning_from:
             self.learn()
@@ -90,9 +92,37 @@ class HostLoop(Loop):
             restarted = step.restart.mask[s] if step.restart else None
             episodes.observe(step.result.of_seed(s), restarted, np.ravel(step.faults)[s])
 
+    @contextlib.contextmanager
+    def learning(self, due: bool) -> Iterator[None]:
+        """The updates of the interaction before, if they are due, are under way within and dispatched at the end."""
+        if not due:
+            yield
+        elif not self.learns_in_a_thread() or self._learn_program not in self._compiled:
+            self.learn()  # what compiles says so on the display, which belongs to this thread
+            yield
+        else:
+            dispatched = self._learner_thread.submit(self.engine.learn)
+            try:
+                yield
+            finally:
+                dispatched.result()
+
+    def learns_in_a_thread(self) -> bool:
+        """On a CPU the simulator needs the cores more than the learner needs another thread."""
+        return not runtime.on_cpu()
+
     def learn(self) -> None:
-        phase = self.engine.updates % self.config.learner.policy_delay
-        self.call(f"learn{phase}", self.engine.learn)
+        self.call(self._learn_program, self.engine.learn)
+
+    @property
+    def _learn_program(self) -> str:
+        return f"learn{self.engine.updates % self.config.learner.policy_delay}"
+
+    @functools.cached_property
+    def _learner_thread(self) -> ThreadPoolExecutor:
+        thread = ThreadPoolExecutor(1, "learner")
+        self._to_close.callback(thread.shutdown)
+        return thread
 
     def call(self, program: str, function: Callable[[], T]) -> T:
         """Say so when a program is called for the first time: that call compiles it."""
@@ -115,7 +145,7 @@ class HostLoop(Loop):
         config = self.config
         return evaluate.run_episodes_of_seeds(
             self.evaluation_envs(),
-            [self.engine.best_policy(s) for s in range(len(self.runs))],
+            self.engine.best_policy(),
             config.eval.episodes,
             [evaluate.evaluation_seed(seed, self.step) for seed in config.seeds],
             max_broken=config.env.max_faults,

@@ -150,7 +150,6 @@ class Programs:
     act: Program
     act_best: Program
     learn: Program
-    policy_of: Program
 
     def traces(self) -> dict[str, int]:
         """How often each program was traced."""
@@ -163,9 +162,8 @@ def compile_programs(setup: Setup) -> Programs:
     bind = functools.partial
     return Programs(
         act=jax.jit(bind(act, setup)),
-        act_best=jax.jit(bind(ppo.best_action, setup.agent)),
+        act_best=jax.jit(over_seeds(bind(ppo.best_action, setup.agent), setup.seeds)),
         learn=jax.jit(bind(learn, setup), donate_argnums=0),
-        policy_of=jax.jit(lambda policy, seed: jax.tree.map(lambda leaf: leaf[seed], policy)),
     )
 
 

@@ -96,9 +96,9 @@ class SeedEngine:
     updates: int
     """Learner updates made, as the host counts them."""
 
-    def best_policy(self, seed: int) -> Callable[[np.ndarray], Array]:
-        """The deterministic policy of the seed at that position, as it is now."""
-        policy = self.programs.policy_of(self.learner.policy, np.int32(seed))
+    def best_policy(self) -> Callable[[np.ndarray], Array]:
+        """The deterministic policies of all seeds, as they are until the next update: [S, N, D] -> [S, N, A]."""
+        policy = self.learner.policy
         return lambda obs: self.programs.act_best(policy, obs)
 
     def first_bad_updates(self) -> list[int]:

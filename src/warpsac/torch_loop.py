@@ -63,6 +63,9 @@ class TorchLoop(HostLoop):
 
     # --- the loop
 
+    def learns_in_a_thread(self) -> bool:
+        return False  # one thread orders the work of simulator and learner on their device
+
     def ready(self, action: Array) -> Array:
         return action  # not read here: that would wait for the device
 

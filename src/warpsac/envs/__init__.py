@@ -7,6 +7,7 @@ Nothing about a simulator leaks out of its file: importing this module imports n
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,9 +63,16 @@ class EnvSpec:
 
 def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:
     """Actions [..., A] from [-1, 1] to [low, high], as float32 and never outside."""
+    low64, high64, middle, half = _range(tuple(low), tuple(high))
+    scaled = middle + half * np.asarray(action, np.float64)
+    return np.minimum(np.maximum(scaled, low64), high64).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _range(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, ...]:
+    """Both bounds, the middle and the half width: of one simulator they are asked for at every step."""
     low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
-    scaled = (high64 + low64) / 2 + (high64 - low64) / 2 * np.asarray(action, np.float64)
-    return np.clip(scaled, low64, high64).astype(np.float32)
+    return low64, high64, (high64 + low64) / 2, (high64 - low64) / 2
 
 
 class SimulatorFailed(TrainingStopped):
