@@ -22,16 +22,20 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
 
 # Simulators on torch are tested in environments of their own, .venv-NAME, with the versions of requirements/NAME.txt.
 # The locks name a torch without its CUDA packages, of which a CPU build has no need; only IsaacLab's torch has none.
-TORCH_SIMULATORS := mjlab maniskill isaaclab
+TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
 TORCH_VERSION    := 2.13.0
 TESTS_mjlab      := tests/test_torch.py tests/test_ppo_torch.py tests/test_mjlab.py
+TESTS_mjlab-old  := tests/test_mjlab.py
 TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
 # A plugin for pytest that comes along and fails.
 OPTIONS_isaaclab := -p no:dash
 PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
+PYTHON_mjlab-old := $(PYTHON_mjlab)
 PYTHON_maniskill := $(PYTHON_mjlab)
 PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
+# Which extra a lock is made from, where it is not called the same.
+EXTRA_mjlab-old  := sim2real
 SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
@@ -79,6 +83,7 @@ browser:  ## install Chromium, in which the tests look at report pages (Debian a
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
 
 test-mjlab:  ## the tests of torch simulators in general and of MJLab, in .venv-mjlab
+test-mjlab-old:  ## those of MJLab with 1.2.0, the version of the published runs, in .venv-mjlab-old
 test-maniskill:  ## those of ManiSkill, in .venv-maniskill; without Vulkan (`make vulkan`) they are skipped
 test-isaaclab:  ## those of IsaacLab 3, in .venv-isaaclab, if there is a Python 3.12
 
@@ -111,7 +116,8 @@ lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
 requirements/%.txt.new: $(STAMP)
 	@echo "torch==$(TORCH_VERSION)" > $@.torch
 	$(BIN)/python -m uv pip compile --quiet --upgrade --python-version $(if $(filter isaaclab,$*),3.12,3.11) \
-	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev --extra $* \
+	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev \
+	  --extra $(or $(EXTRA_$*),$*) \
 	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml > $@
 	@$(if $(filter isaaclab,$*),cat,grep -v -E '^(cuda-|nvidia-|triton|torchvision)') $@ > requirements/$*.txt
 	@rm $@ $@.torch

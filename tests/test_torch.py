@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,26 @@ def test_tensors_and_arrays_share_memory() -> None:
     assert torch_base.from_jax(array).data_ptr() == tensor.data_ptr()
     flags = torch.tensor([True, False, True])
     assert np.asarray(torch_base.to_jax(flags)).tolist() == [True, False, True]
+
+
+def test_what_was_handed_over_is_held_until_the_next_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU JAX lets go of it once the work that reads it is queued; torch must not use the memory anew before."""
+    given: list[weakref.ref[Any]] = []
+    real = torch_base.to_jax
+
+    def watched(tensor: Any) -> Any:
+        given.append(weakref.ref(tensor))
+        return real(tensor)
+
+    monkeypatch.setattr(torch_base, "to_jax", watched)
+    env = envs.make_torch("probe-torch", 3)
+    env.reset(7)
+    for count in (1, 7):  # the first observations, and all that a step tells
+        assert [tensor() is not None for tensor in given] == [True] * count
+        env.send(jnp.asarray(ACTIONS[0]))
+        assert [tensor() for tensor in given] == [None] * count
+        given.clear()
+        env.recv()
 
 
 @pytest.mark.parametrize("task", ["probe-torch", "probe-torch-self-reset", "probe-torch-single"])
@@ -184,6 +205,24 @@ def test_no_step_waits_for_the_device_on_the_host(
         assert fetched == []
         np.asarray(loop.obs)
         assert fetched != []  # the watch itself works
+
+
+def test_every_seed_is_sent_its_rows_of_the_action_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not copies: a program that makes them would be queued behind the learner's updates."""
+    sent = []
+    real = torch_base.TorchEnvs.send
+
+    def watched(self: Any, action: Any) -> None:
+        sent.append(action.data_ptr())
+        real(self, action)
+
+    monkeypatch.setattr(torch_base.TorchEnvs, "send", watched)
+    with training.make_loop(tiny(tmp_path, task="probe-torch", seeds=(1, 2))) as loop:
+        loop.start()
+        action = loop.engine.act_randomly(0)
+        loop.take_step(action)
+        start = action.unsafe_buffer_pointer()
+        assert sent == [start, start + action[0].nbytes]
 
 
 @pytest.mark.parametrize("placement", ["device", "host"])

@@ -41,7 +41,11 @@ class TorchLoop(HostLoop):
         if most is not None and judges > most:
             raise ConfigError("eval.num_envs", config.eval.num_envs, f"must be at most {most} on this machine")
         self._sets += [self._make_set() for _ in config.seeds[1:]]
-        self.envs = SeedEnvs(self._sets, f"lockstep, in torch on {self._sets[0].device}", _stack)
+        from warpsac.envs.torch_base import from_jax
+
+        # Actions are split as tensors, which are views. JAX would do it by a program, queued behind the learner's
+        # updates, and the simulator would wait for these.
+        self.envs = SeedEnvs(self._sets, f"lockstep, in torch on {self._sets[0].device}", _stack, from_jax)
         self._evaluation_envs: SeedEnvs | None = None
         self.obs = self._reset(config.seeds)
         self._running = running.no_episodes(len(config.seeds), config.env.num_envs)

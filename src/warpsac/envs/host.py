@@ -10,7 +10,7 @@ taken from its first observation, so that what replay receives is a true transit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,12 +210,19 @@ class InProcessEnvs:
 class SeedEnvs:
     """The environments of all seeds, [S, N, ...]: one independent set for each seed.
 
-    `stack` joins their arrays: NumPy's, or another where they are on a device.
+    `stack` joins the arrays of the sets and `split` takes the actions apart: NumPy's way, or another where they are
+    on a device.
     """
 
-    def __init__(self, sets: Sequence[HostEnv], where: str = "this process", stack: Callable[..., Any] = np.stack):
+    def __init__(
+        self,
+        sets: Sequence[HostEnv],
+        where: str = "this process",
+        stack: Callable[..., Any] = np.stack,
+        split: Callable[[Any], Iterable[Any]] = iter,
+    ):
         self.sets = list(sets)
-        self.stack = stack
+        self.stack, self._split = stack, split
         self.spec: EnvSpec = self.sets[0].spec
         self.where = where
         """Where they are stepped, and why there, in words."""
@@ -224,7 +231,7 @@ class SeedEnvs:
         return self.stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
 
     def send(self, action: np.ndarray) -> None:
-        for env, rows in zip(self.sets, action, strict=True):
+        for env, rows in zip(self.sets, self._split(action), strict=True):
             env.send(rows)
 
     def recv(self) -> HostStep:

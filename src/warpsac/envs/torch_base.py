@@ -5,8 +5,9 @@
 
 Nothing passes through the host: dlpack hands over the memory itself, and on a GPU lets one library's stream wait
 for the other's. Memory that the simulator writes again must not be handed over, so whatever leaves `recv` is a
-tensor made there. JAX in turn may use an action's memory anew once nobody holds it: it is held until the results
-are handed over, which the learner's later work is ordered after.
+tensor made there. On a GPU either library frees memory for new use as soon as nobody holds it, even while work of
+the other one that reads it is only queued. So each is held until the next hand-over orders that work: an action
+until the results are handed over, the results until the next action comes, which JAX computes after it took them.
 
 All environments step together: a faulty step (NaN, infinity) cannot be taken again. It is marked, and its
 environment restarted. Where the simulator resets ended episodes by itself and does not tell their last
@@ -86,26 +87,33 @@ class TorchEnvs:
         self._simulator = simulator
         low, high = (torch.tensor(bound, device=self.device) for bound in (self.spec.action_low, self.spec.action_high))
         self._middle, self._half = (high + low) / 2, (high - low) / 2
-        self._action: Array = None
+        self._action: Tensor = None
+        self._given: list[Tensor] = []  # what JAX was given since the last action
         self._spoiled: Tensor = None  # bool [N]: environments whose first observation was not finite
 
     def reset(self, seed: int) -> Array:
-        obs = self._first(self._simulator.reset(seed))
-        return to_jax(obs)
+        return self._give(self._first(self._simulator.reset(seed)))
 
     def stagger(self) -> None:
         self._simulator.stagger()
 
-    def send(self, action: Array) -> None:
-        self._action = action
+    def send(self, action: Array | Tensor) -> None:
+        """Hand over actions [N, A] in [-1, 1]: an array of JAX's, or what `from_jax` made of one."""
+        self._action = action if isinstance(action, torch.Tensor) else from_jax(action)
+        self._given.clear()  # not before: see the module's docstring
 
     def recv(self) -> HostStep:
         assert self._action is not None, "recv without send"
-        action = self._middle + self._half * from_jax(self._action).clamp(-1.0, 1.0)
+        action = self._middle + self._half * self._action.clamp(-1.0, 1.0)
         result = self._settle(self._simulator.step(action))
-        shared = StepResult(*(None if tensor is None else to_jax(tensor) for tensor in result))
+        shared = StepResult(*(None if tensor is None else self._give(tensor) for tensor in result))
         self._action = None  # not before: see the module's docstring
         return HostStep(shared, None, 0)
+
+    def _give(self, tensor: Tensor) -> Array:
+        tensor = tensor.contiguous()
+        self._given.append(tensor)
+        return to_jax(tensor)
 
     def _settle(self, moved: Moved) -> StepResult:
         """The step in memory of its own: what ended is reset, what is faulty is marked and restarted."""
