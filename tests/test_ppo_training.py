@@ -148,7 +148,7 @@ def test_the_rollout_of_the_program_is_the_rollout_taken_step_by_step() -> None:
 def test_no_program_is_traced_twice(tmp_path: Path) -> None:
     ppo_engine.compile_programs.cache_clear()
     loop = run_loop(tiny(tmp_path, seeds=(1, 2)))
-    assert loop.engine.programs.traces() == {"act": 1, "act_best": 1, "learn": 1: 1}
+    assert loop.engine.programs.traces() == {"act": 1, "act_best": 1, "learn": 1}
 
 
 # --- faults
