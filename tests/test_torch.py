@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,32 @@ def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path) -> None:
     state = state_of(run)
     assert int(state["info/interaction"]) == 90
     assert (state["replay/end"][39] != 0).all()  # after 40 interactions
+
+
+def test_what_a_simulator_draws_while_it_is_made_is_its_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training environments, and those of the evaluations however late these are made."""
+    drawn: list[float] = []
+    making = torch_base.TorchEnvs.__init__
+
+    def watched(self: torch_base.TorchEnvs, simulator: torch_base.Simulator) -> None:
+        drawn.append(float(torch.rand(()) + np.random.random() + random.random()))  # noqa: NPY002
+        making(self, simulator)
+
+    monkeypatch.setattr(torch_base.TorchEnvs, "__init__", watched)
+
+    def train(seeds: tuple[int, ...], first_evaluation: int) -> list[float]:
+        drawn.clear()
+        config = tiny(tmp_path, task="probe-torch", seeds=seeds, stop_at=90, eval={"every": 0})
+        with TorchLoop(config) as loop:
+            loop.start()
+            torch.rand(first_evaluation)  # as much as training drew until then
+            loop.evaluation_envs()
+        return list(drawn)
+
+    both = train((1, 2), 0)
+    assert len(set(both)) == 4  # two seeds, training and evaluation
+    assert train((1, 2), 30) == both
+    assert train((2,), 0)[0] == both[1]
 
 
 def test_the_first_episodes_end_at_different_times_if_asked(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac import envs, pytree, running, runtime
+from warpsac import envs, evaluate, pytree, running, runtime
 from warpsac.envs.host import SeedEnvs, reset_seed
 from warpsac.episodes import Episode
 from warpsac.errors import ConfigError
@@ -33,14 +33,14 @@ class TorchLoop(HostLoop):
         config = self.config
         runtime.share_gpu_memory()
         self.require_gpu()
-        self._sets = [self._make_set()]
+        self._sets = [self._make_set(config.seeds[0])]
         if self._sets[0].spec.single and len(config.seeds) > 1:
             once = f"{self.target.family} exists once in a process"
             raise ConfigError("seeds", config.seeds, f"must be one: {once}, so train one seed after the other")
         most, judges = self._sets[0].spec.most_envs, min(config.eval.num_envs, config.eval.episodes)
         if most is not None and judges > most:
             raise ConfigError("eval.num_envs", config.eval.num_envs, f"must be at most {most} on this machine")
-        self._sets += [self._make_set() for _ in config.seeds[1:]]
+        self._sets += [self._make_set(seed) for seed in config.seeds[1:]]
         from warpsac.envs.torch_base import from_jax
 
         # Actions are split as tensors, which are views. JAX would do it by a program, queued behind the learner's
@@ -53,7 +53,10 @@ class TorchLoop(HostLoop):
         self._compiled: set[str] = set()
         return self.envs.spec
 
-    def _make_set(self) -> TorchEnvs:
+    def _make_set(self, seed: int) -> TorchEnvs:
+        from warpsac.envs.torch_base import seed_generators
+
+        seed_generators(seed)
         made = envs.make_torch(self.config.task, self.config.env.num_envs, self.config.env)
         self._to_close.callback(made.close)
         return made
@@ -100,9 +103,13 @@ class TorchLoop(HostLoop):
                 self._begin_anew()
 
     def evaluation_envs(self) -> SeedEnvs:
-        from warpsac.envs.torch_base import OnHost
+        from warpsac.envs.torch_base import OnHost, seed_generators
 
-        return SeedEnvs([OnHost(one) for one in self._sets]) if self.spec.single else super().evaluation_envs()
+        if self.spec.single:
+            return SeedEnvs([OnHost(one) for one in self._sets])
+        if self._evaluation_envs is None:  # the same ones whenever they are made, also after a resume
+            seed_generators(evaluate.evaluation_seed(self.config.seeds[0], 0))
+        return super().evaluation_envs()
 
     def _begin_anew(self) -> None:
         """New training episodes; those that were running are closed in replay as truncated."""

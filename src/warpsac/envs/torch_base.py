@@ -251,6 +251,13 @@ def kept_randomness() -> Iterator[None]:
             np.random.set_state(numpy)  # noqa: NPY002
 
 
+def seed_generators(seed: int) -> None:
+    """Of the global random generators, for what a simulator draws before its first reset: MJLab's friction, say."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 (some draw from this one)
+    torch.manual_seed(seed)
+
+
 def _pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     """Rows of `yes` where the mask [N] is set, else of `no`."""
     return torch.where(mask[:, None], yes, no)
