@@ -302,6 +302,17 @@ def test_slots_by_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(make_slots([], None, None, 99, None)) == 1
 
 
+def test_programs_side_by_side_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(local.os, "cpu_count", lambda: 16)
+    assert local.thread_limits(1) == {}
+    assert set(local.thread_limits(3).values()) == {"5"}
+    assert set(local.thread_limits(40).values()) == {"1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # what the user says holds
+    assert local.thread_limits(3) == {"OPENBLAS_NUM_THREADS": "5", "MKL_NUM_THREADS": "5"}
+
+
 @pytest.mark.parametrize(
     ("count", "per_run", "cpus", "parallel", "message"),
     [

@@ -11,6 +11,7 @@ from pathlib import Path
 from warpsac.bench.process import Ended, Process
 from warpsac.bench.programs import Job
 from warpsac.bench.worker import Request
+from warpsac.envs.workers import THREAD_COUNTS
 from warpsac.errors import ConfigError
 
 # The part of a GPU's memory that JAX takes when it has it alone, and what programs that share one get together.
@@ -93,10 +94,19 @@ def make_slots(
     return slots[: min(parallel or len(slots), by_cores or len(slots))]
 
 
+def thread_limits(programs: int) -> dict[str, str]:
+    """For programs side by side: NumPy's threads wait busily, and as many as cores in each would starve all."""
+    if programs < 2:
+        return {}
+    each = max(1, (os.cpu_count() or 1) // programs)
+    return {name: str(each) for name in THREAD_COUNTS if name not in os.environ}
+
+
 class LocalLauncher:
     def __init__(self, bench: Path, slots: list[Slot], request_of: Callable[[Job], Request]):
         self._bench, self._request_of = bench, request_of
         self._free = list(slots)
+        self._limits = thread_limits(len(slots))
         self._running: list[tuple[Job, Process, Slot]] = []
 
     def has_room(self) -> bool:
@@ -105,7 +115,7 @@ class LocalLauncher:
     def start(self, job: Job) -> str:
         """Start a program; says where."""
         slot = self._free.pop(0)
-        process = Process(self._request_of(job), job.log(self._bench), slot.env, str(slot))
+        process = Process(self._request_of(job), job.log(self._bench), slot.env | self._limits, str(slot))
         self._running.append((job, process, slot))
         return str(slot)
 

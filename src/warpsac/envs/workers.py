@@ -32,7 +32,8 @@ from warpsac.envs.worker_process import Answer, Block, serve
 from warpsac.types import Restart, StepResult
 
 # Simulators are stepped side by side: threads of their own would only be in each other's way.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of NumPy's linear algebra
+ONE_THREAD = dict.fromkeys(THREAD_COUNTS, "1")
 LEAVE_SECONDS = 5.0  # for a process to close its environments and end by itself
 
 
