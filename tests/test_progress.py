@@ -80,8 +80,8 @@ def test_the_display_shows_everything_and_dashes_for_what_is_not_known() -> None
         assert "episode return — evaluation return —\n" in text
         assert "entropy — → — alpha —" in text
         assert "success" not in text
-        clock.now = 4.0
         progress.phase("training")
+        clock.now = 4.0
         progress.update(2_000, {**TRAIN, "episode/length": None})
         progress.update(2_000, EVAL)
         text = terminal_text(progress)
@@ -154,3 +154,20 @@ def test_a_broken_pipe_does_not_stop_training(monkeypatch: pytest.MonkeyPatch) -
     progress.message("x")
     progress.update(1, TRAIN)
     progress.update(1, EVAL)
+
+
+def test_remaining_time_does_not_count_what_was_compiled_or_collected() -> None:
+    progress, clock, file = plain()
+    clock.now = 100.0  # the first evaluation and the first programs
+    progress.phase("collecting")
+    for _ in range(2):
+        clock.now += 5.0
+        progress.update(int((clock.now - 100) * 100), {})
+    progress.phase("compiling", "the learner")
+    clock.now += 40.0
+    progress.phase("training")
+    clock.now += 10.0
+    progress.update(1_500, {})
+    progress.close()
+    remaining = [line.rsplit("| ", 1)[1] for line in file.getvalue().splitlines() if line.startswith("step")]
+    assert remaining == ["0:01:35 left", "0:01:30 left", "0:02:50 left"]  # at 100 and at 50 steps a second

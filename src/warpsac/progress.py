@@ -73,6 +73,9 @@ class Progress:
         if name == "compiling" and not self._live and what not in self._announced:
             self._announced.add(what)
             self._plain(f"compiling {what} ..." if what else "compiling ...")
+        if self._phase == "compiling" != name:
+            # What came before says nothing about what is left: it compiled, or went at another pace.
+            self._history = deque([(self._clock(), self._step)])
         self._phase = name
 
     def update(self, step: int, rows: Row | Sequence[Row]) -> None:
