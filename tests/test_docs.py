@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib
 import re
@@ -82,6 +83,22 @@ def test_settings_that_are_named_exist(page: Path):
     ):
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert name.replace("-", "_") in fields, f"{section}.{name}"
+
+
+def test_the_table_of_measured_returns_is_the_file_that_was_measured():
+    """README's returns are those of `results/g1-h200.csv`, in the order of the seeds."""
+    with open(ROOT / "results/g1-h200.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+
+    def at(millions: int, **wanted: str) -> str:
+        found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+        return f"{float(min(found, key=lambda row: abs(int(row['step']) - 1e6 * millions))['value']):.1f}"
+
+    told = re.findall(r"^\| return at (\d+) M.*? \| (.*?), (.*?) \| (.*?) ± ", (ROOT / "README.md").read_text(), re.M)
+    assert [int(row[0]) for row in told] == [10, 15, 20]
+    for millions, *values in told:
+        sources = ({"seed": "1"}, {"seed": "2"}, {"source": "published"})
+        assert values == [at(int(millions), variant="warpsac-a", **source) for source in sources]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
