@@ -382,6 +382,18 @@ gymnasium.register("Arm-v0", Arm, max_episode_steps=10)
     assert [row["step"] for row in rows_of(run) if row["kind"] == "eval"] == [0, 75]
 
 
+def test_a_saved_config_brings_its_task(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert config_of("--config", str(run)) == config_of("--config", str(run / "config.json"))
+    assert "Ant-v4: the task is the one of --config" in fails(capsys, "train", "Ant-v4", "--config", str(run))
+    assert "--config needs a file" in fails(capsys, "train", "--config")
+
+
+@pytest.mark.parametrize("words", ["HalfCheetah-v4 --resume {}", "--resume {} --total-steps 9000"])
+def test_a_resumed_run_keeps_its_settings(words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "train", *words.format(run).split())
+    assert said.endswith(": a resumed run keeps its task and settings; only --stop-at and --time-budget can be given")
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = f"{sys.executable} -m warpsac.cli tasks | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)

@@ -20,6 +20,7 @@ from rich.table import Table
 from warpsac import envs, task_list
 from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.files import in_words
 from warpsac.profiles import resolve
 from warpsac.validation import from_json, validate
 
@@ -163,7 +164,11 @@ def _train(words: list[str]) -> int:
     from warpsac import resuming, runtime, training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
-        asked: ResumeOptions = _parse(ResumeOptions, words, "train")
+        asked: ResumeOptions
+        asked, foreign = _parse(ResumeOptions, words, "train", return_unknown_args=True)
+        if foreign:
+            kept = "a resumed run keeps its task and settings; only --stop-at and --time-budget can be given"
+            raise UserError(f"{' '.join(foreign)}: {kept}")
         runtime.use_compilation_cache()
         outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget)
     else:
@@ -187,6 +192,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     saved, rest = _split(words, "--config")
     if saved is not None:
         return _saved_config(Path(saved), rest)
+    if "--config" in words:
+        raise UserError("--config needs a file: the config.json of a run folder")
     task = words[0] if words and not words[0].startswith("-") else None
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
@@ -212,10 +219,13 @@ def train_config(words: list[str]) -> tuple[Config, str]:
 
 def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
     """The settings of an earlier run, with whatever else the command says on top."""
+    if words and not words[0].startswith("-"):
+        raise UserError(f"{words[0]}: the task is the one of --config {path}; leave it out")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {path}: cannot be read ({envs.in_a_line(error)})") from None
+        reason = in_words(error) if isinstance(error, OSError) else "not a text file"
+        raise UserError(f"--config {path}: {reason}") from None
     config = _parse(Config, words, "train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP)
     return validate(config), f"variant {config.variant}: as in {path}"
 

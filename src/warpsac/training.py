@@ -67,6 +67,9 @@ def resume(
     reached = checkpoints[0].step if checkpoints else 0
     if stop_at is not None and stop_at < reached:
         raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
+    if stop_at is not None and stop_at > config.total_steps:
+        further = "to go further, train anew with more --total-steps"
+        raise ConfigError("stop_at", stop_at, f"the run's schedule ends at total_steps = {config.total_steps}; {further}")
     with make_loop(config, runs) as loop:
         loop.start(checkpoints=checkpoints)
         return loop.run()
