@@ -394,6 +394,17 @@ def test_a_resumed_run_keeps_its_settings(words: str, run: Path, capsys: pytest.
     assert said.endswith(": a resumed run keeps its task and settings; only --stop-at and --time-budget can be given")
 
 
+def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: Path) -> None:
+    words = ["train", "probe-point", *SMALL.split(), "--stop-at", "15", "--out", str(tmp_path)]
+    for command in (["bench", "ablation-critics", "--dry-run", "--out", str(tmp_path)], ["eval", str(run)], words):
+        done = subprocess.run(
+            [sys.executable, "-m", "warpsac.cli", *command], capture_output=True, text=True,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "?" in done.stdout
+
+
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
     command = f"{sys.executable} -m warpsac.cli tasks | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)

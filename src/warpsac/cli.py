@@ -22,6 +22,7 @@ from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import in_words
 from warpsac.profiles import resolve
+from warpsac.progress import print_anything
 from warpsac.validation import from_json, validate
 
 USAGE = """\
@@ -114,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 1 (training had to stop), 2 (a mistake in what was asked) or
     128 + n (stopped by signal n)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    print_anything()
     commands: dict[str, Callable[[list[str]], int]] = {
         "train": _train,
         "eval": _eval,
