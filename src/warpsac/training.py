@@ -11,6 +11,7 @@ from warpsac.config import Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.loop import Loop, Outcome
 from warpsac.rundir import RunDir
+from warpsac.settings import require_effect
 from warpsac.validation import validate
 
 __all__ = ["Outcome", "make_loop", "resume", "train"]
@@ -40,7 +41,9 @@ def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
 
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
-    with make_loop(validate(config)) as loop:
+    config = validate(config)
+    require_effect(config)
+    with make_loop(config) as loop:
         loop.start(notes)
         return loop.run()
 
