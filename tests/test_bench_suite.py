@@ -129,7 +129,7 @@ def test_narrowing() -> None:
     assert [cell.name for cell in small.cells] == [f"humanoid-run-flashsac-blocks-{n}" for n in (1, 2, 3)]
     assert {(cell.config.seeds, cell.config.stop_at) for cell in small.cells} == {((7,), 5)}
     # What the suite itself sets is not overridden, and who would override it everywhere is told.
-    with pytest.raises(UserError, match="--set learner.blocks: has no effect, the suite itself sets it everywhere"):
+    with pytest.raises(UserError, match=r"--set learner\.blocks: has no effect, the suite itself sets it everywhere"):
         narrowed(grids, settings=nested("learner.blocks", 2))
     mixed = [*grids, Grid(("Hopper-v4",), (Entry("flashsac"), Entry("warpsac-l", nested("learner.blocks", 3), "deep")))]
     kept = make_suite("x", narrowed(mixed, settings=nested("learner.blocks", 2))).cells[-8:]

@@ -219,6 +219,7 @@ def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str], monkeypatch
 
 def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_bytes(b"\x00\xff")
+    (tmp_path / "policy.onnx").touch()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_bytes(b"\x00\xff{")
     (tmp_path / "other").mkdir()
@@ -227,6 +228,7 @@ def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pyte
         for name, complaint in (
             ("nowhere", "no such folder"),
             ("file", "not a folder"),
+            ("policy.onnx", "`warpsac sim2sim` runs an exported policy"),
             (".", "not a run folder"),
             ("broken", "config.json: not a text file"),
             ("other", "unknown setting tasks"),
@@ -236,6 +238,7 @@ def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pyte
     assert fails(capsys, "eval", str(run), "--episodes", "0") == "episodes = 0: must be at least 1"
     assert fails(capsys, "play", str(run), "--steps", "0") == "steps = 0: must be at least 1"
     assert "cannot be drawn" in fails(capsys, "play", str(run))
+    assert "Hopper-v4: a task, not a run folder; to see it untrained: --agent" in fails(capsys, "play", "hopper")
     assert fails(capsys, "tasks", "--family", "x").startswith("family = 'x': must be one of mujoco, dmc, ")
 
 

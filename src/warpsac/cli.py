@@ -266,7 +266,7 @@ def _eval(words: list[str]) -> int:
         runtime.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.config.env)
+    made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     with contextlib.closing(made):
@@ -309,8 +309,10 @@ def _play(words: list[str]) -> int:
     agent: Any = asked.agent
     task, config, out = asked.run, None, Path(f"{asked.run}-{asked.agent}.mp4")
     if asked.agent == "policy":
+        if not Path(asked.run).exists() and (known := _task_of(asked.run)):
+            raise UserError(f"{known}: a task, not a run folder; to see it untrained: --agent zero or random")
         run = rundir.open_run(asked.run)
-        agent, task, config, out = load_policy(asked.run), run.config.task, run.config.env, run.path / "policy.mp4"
+        agent, task, config, out = load_policy(asked.run), run.config.task, run.env, run.path / "policy.mp4"
     task = envs.lookup(task).name
     if asked.viewer:
         play.watch(agent, task, asked.host, asked.port, asked.seed, config)
@@ -319,6 +321,13 @@ def _play(words: list[str]) -> int:
     total = play.record(agent, task, out, asked.steps, asked.seed, config)
     print(f"video: {out} (return {total:.1f})")
     return 0
+
+
+def _task_of(name: str) -> str | None:
+    try:
+        return envs.lookup(name).name
+    except UserError:
+        return None
 
 
 def _command_of(name: str, options: str) -> Callable[[list[str]], int]:

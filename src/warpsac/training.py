@@ -62,7 +62,7 @@ def resume(
         # Seeds that were resumed alone for a while may have been given different ends.
         if dataclasses.replace(run.config, seeds=base.seeds, name=base.name, stop_at=base.stop_at) != base:
             raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
-    config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), time_budget=time_budget)
+    config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), env=runs[0].env, time_budget=time_budget)
     if stop_at is not None:
         config = dataclasses.replace(config, stop_at=stop_at)
     validate(config)
@@ -71,8 +71,8 @@ def resume(
     if stop_at is not None and stop_at < reached:
         raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
     if stop_at is not None and stop_at > config.total_steps:
-        further = "to go further, train anew with more --total-steps"
-        raise ConfigError("stop_at", stop_at, f"the run's schedule ends at total_steps = {config.total_steps}; {further}")
+        allowed = f"the run's schedule ends at total_steps = {config.total_steps}; to go further, train anew with more"
+        raise ConfigError("stop_at", stop_at, allowed)
     with make_loop(config, runs) as loop:
         loop.start(checkpoints=checkpoints)
         return loop.run()
