@@ -385,6 +385,16 @@ gymnasium.register("Arm-v0", Arm, max_episode_steps=10)
     assert [row["step"] for row in rows_of(run) if row["kind"] == "eval"] == [0, 75]
 
 
+def test_steps_may_be_written_with_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of("Hopper-v4", "--total-steps", "2e5", "--stop-at", "1.5e5", "--env.num-envs", "1e2", "--seeds", "3")
+    assert (config.total_steps, config.stop_at, config.env.num_envs, config.seeds) == (200_000, 150_000, 100, (3,))
+    assert config.variant == "warpsac-l"
+    assert config_of("Own-v0", "--env.num-envs", "1e2").variant == "warpsac-a"
+    for wrong in ("1e-1", "2.5", "inf", "many"):
+        assert main("train", "Hopper-v4", "--total-steps", wrong) == 2
+        assert "--total-steps" in capsys.readouterr().err
+
+
 def test_a_saved_config_brings_its_task(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert config_of("--config", str(run)) == config_of("--config", str(run / "config.json"))
     assert "Ant-v4: the task is the one of --config" in fails(capsys, "train", "Ant-v4", "--config", str(run))

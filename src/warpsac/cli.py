@@ -23,7 +23,7 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import in_words
 from warpsac.profiles import resolve
 from warpsac.progress import print_anything
-from warpsac.validation import from_json, validate
+from warpsac.validation import from_json, validate, whole_number
 
 USAGE = """\
 usage: warpsac COMMAND ...
@@ -156,7 +156,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(options: Any, words: list[str], command: str, **more: Any) -> Any:
-    return tyro.cli(options, args=words, prog=f"warpsac {command}", **more)
+    return tyro.cli(options, args=words, prog=f"warpsac {command}", registry=WHOLE_NUMBERS, **more)
+
+
+WHOLE_NUMBERS = tyro.constructors.ConstructorRegistry()
+
+
+@WHOLE_NUMBERS.primitive_rule
+def _whole_number(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Steps are often written as 1e6."""
+    if kind.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 # --- train
@@ -203,7 +220,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     options = words[1:] if task else words
     num_envs = _peek(options, "--env.num-envs")
     try:
-        count = int(num_envs) if num_envs is not None else None
+        count = whole_number(num_envs) if num_envs is not None else None
     except ValueError:
         count = None  # the parser says so below
     config, reason = resolve(
