@@ -386,7 +386,7 @@ gymnasium.register("Arm-v0", Arm, max_episode_steps=10)
 
 
 def test_steps_may_be_written_with_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
-    config = config_of("Hopper-v4", "--total-steps", "2e5", "--stop-at", "1.5e5", "--env.num-envs", "1e2", "--seeds", "3")
+    config = config_of("Hopper-v4", "--total-steps=2e5", "--stop-at=1.5e5", "--env.num-envs=1e2", "--seeds=3")
     assert (config.total_steps, config.stop_at, config.env.num_envs, config.seeds) == (200_000, 150_000, 100, (3,))
     assert config.variant == "warpsac-l"
     assert config_of("Own-v0", "--env.num-envs", "1e2").variant == "warpsac-a"
@@ -416,6 +416,29 @@ def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: 
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert "?" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "play", "export"])
+def test_an_interruption_while_jax_is_imported_ends_it_without_a_word(command: str) -> None:
+    code = (
+        "import importlib.abc, os, signal, sys\n"
+        "class Interrupting(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'jax':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"from warpsac import cli; sys.exit(cli.main([{command!r}, 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_simulator_that_has_to_be_compiled_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(play, "record", lambda *_: 3.0)
+    assert main("play", "probe-native", "--agent", "zero") == 0
+    assert capsys.readouterr().out == "compiling the simulator ...\nvideo: probe-native-zero.mp4 (return 3.0)\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

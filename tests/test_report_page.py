@@ -70,7 +70,7 @@ def visible_curves(page: chromium.Page, task: str) -> int:
 @browser_only
 def test_variants_with_many_settings_do_not_widen_the_page(tmp_path: Path) -> None:
     own = {
-        "learner": {"actor_width": 32, "critic_width": 32, "actor_blocks": 1, "critic_blocks": 1, "learning_rate": 1e-4},
+        "learner": {"actor_width": 32, "critic_width": 32, "actor_blocks": 1, "critic_blocks": 1, "tau": 0.02},
         "replay": {"capacity": 5000, "batch_size": 32, "weight_floor": 0.2}, "learning_starts": 200,
     }  # fmt: skip
     for seed in (1, 2):

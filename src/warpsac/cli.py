@@ -23,6 +23,7 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import in_words
 from warpsac.profiles import resolve
 from warpsac.progress import print_anything
+from warpsac.signals import killed_by_signals
 from warpsac.validation import from_json, validate, whole_number
 
 USAGE = """\
@@ -180,7 +181,8 @@ def _whole_number(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructor
 
 
 def _train(words: list[str]) -> int:
-    from warpsac import resuming, runtime, training
+    with killed_by_signals():  # JAX takes no interruption well while it is imported
+        from warpsac import resuming, runtime, training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         asked: ResumeOptions
@@ -270,8 +272,9 @@ def _split(words: list[str], option: str) -> tuple[str | None, list[str]]:
 
 
 def _eval(words: list[str]) -> int:
-    from warpsac import evaluate, rundir, runtime
-    from warpsac.policy import load_policy, require_fit
+    with killed_by_signals():
+        from warpsac import evaluate, rundir, runtime
+        from warpsac.policy import load_policy, require_fit
 
     asked: EvalOptions = _parse(EvalOptions, words, "eval")
     if asked.episodes is not None and asked.episodes < 1:
@@ -313,8 +316,9 @@ def _check_seed(seed: int) -> None:
 
 
 def _play(words: list[str]) -> int:
-    from warpsac import play, rundir, runtime
-    from warpsac.policy import load_policy
+    with killed_by_signals():
+        from warpsac import play, rundir, runtime
+        from warpsac.policy import load_policy
 
     asked: PlayOptions = _parse(PlayOptions, words, "play")
     if asked.steps < 1:
@@ -331,6 +335,8 @@ def _play(words: list[str]) -> int:
         run = rundir.open_run(asked.run)
         agent, task, config, out = load_policy(asked.run), run.config.task, run.env, run.path / "policy.mp4"
     task = envs.lookup(task).name
+    if envs.lookup(task).native:
+        print("compiling the simulator ...", flush=True)
     if asked.viewer:
         play.watch(agent, task, asked.host, asked.port, asked.seed, config)
         return 0
@@ -351,7 +357,8 @@ def _command_of(name: str, options: str) -> Callable[[list[str]], int]:
     """A command that lives in a package of its own, imported when it is called."""
 
     def run(words: list[str]) -> int:
-        module: Any = importlib.import_module(f"warpsac.{name}.command")
+        with killed_by_signals():
+            module: Any = importlib.import_module(f"warpsac.{name}.command")
         return int(module.command(_parse(getattr(module, options), words, name)))
 
     return run
