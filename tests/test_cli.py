@@ -80,6 +80,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert out.startswith("usage: warpsac")
     assert all(len(line) <= 100 for line in out.splitlines())
+    assert " STR" not in out.splitlines()[0]  # what is asked for has a name
 
 
 def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:

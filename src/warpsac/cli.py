@@ -71,7 +71,7 @@ class ResumeOptions:
 class EvalOptions:
     """Judge the newest policy of a run on fresh episodes."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     episodes: int | None = None
     """Complete episodes; default: as many as in the run's own evaluations."""
@@ -85,7 +85,7 @@ class EvalOptions:
 class PlayOptions:
     """Watch the newest policy of a run, or an untrained agent: as a video or in the browser."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder; with --agent a task."""
     agent: Literal["policy", "zero", "random"] = "policy"
     """The trained policy, no action, or random actions: the latter two to look at a task before training."""
