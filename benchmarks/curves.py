@@ -1,6 +1,6 @@
 """Learning curves of run folders beside the published ones: a table and a picture for `results/`.
 
-    python benchmarks/curves.py results/runs/G1JoystickFlatTerrain-* --out results/g1-h200
+    python benchmarks/curves.py results/trained/G1JoystickFlatTerrain-* --out results/g1-h200
 
 writes OUT.csv (every evaluation of every run, and the published points) and OUT.png: return over environment
 steps, with the published mean and standard deviation over seeds, and return over seconds of training.

@@ -18,14 +18,14 @@ from run_folders import write_run
 from runs import tiny
 from warpsac import cli, files, rundir, training
 from warpsac.bench import local, worker
-from warpsac.bench.board import Board
+from warpsac.bench.board import Board, summarise
 from warpsac.bench.command import BenchOptions, command, load_suite
 from warpsac.bench.gather import Outbox, unpack
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
 from warpsac.bench.process import Ended
 from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
-from warpsac.bench.state import folder_of, require_as_planned, state_of, states_of
+from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.suite import Cell
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, UserError
@@ -401,6 +401,13 @@ def test_a_finished_suite_has_nothing_left_to_do(tmp_path: Path, capsys: pytest.
 
 
 # --- the table
+
+
+def test_seeds_added_to_a_finished_cell_are_waiting(tmp_path: Path) -> None:
+    done, new = RunState(1, tmp_path, "finished", reached=90, result=4.0), RunState(2, tmp_path)
+    assert summarise([done, new], running=False, failed=False) == ("waiting", 1, 0, 4.0)
+    begun = RunState(3, tmp_path, "interrupted", reached=30)
+    assert summarise([done, new, begun], running=False, failed=False)[0] == "interrupted"
 
 
 def test_live_table(tmp_path: Path) -> None:

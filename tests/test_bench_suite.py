@@ -128,9 +128,12 @@ def test_narrowing() -> None:
     small = make_suite("x", narrowed(grids, ["humanoid-run"], ["flashsac"], [7], {"stop_at": 5}))
     assert [cell.name for cell in small.cells] == [f"humanoid-run-flashsac-blocks-{n}" for n in (1, 2, 3)]
     assert {(cell.config.seeds, cell.config.stop_at) for cell in small.cells} == {((7,), 5)}
-    # What the suite itself sets is not overridden.
-    kept = make_suite("x", narrowed(grids, settings=nested("learner.blocks", 2)))
-    assert {cell.config.learner.actor_blocks for cell in kept.cells} == {1, 2, 3}
+    # What the suite itself sets is not overridden, and who would override it everywhere is told.
+    with pytest.raises(UserError, match=r"--set learner\.blocks: has no effect, the suite itself sets it everywhere"):
+        narrowed(grids, settings=nested("learner.blocks", 2))
+    mixed = [*grids, Grid(("Hopper-v4",), (Entry("flashsac"), Entry("warpsac-l", nested("learner.blocks", 3), "deep")))]
+    kept = make_suite("x", narrowed(mixed, settings=nested("learner.blocks", 2))).cells[-8:]
+    assert [cell.config.learner.actor_blocks for cell in kept] == [1, 2, 3, 1, 2, 3, 2, 3]
     with pytest.raises(UserError, match="nothing is left of the suite"):
         narrowed(grids, ["Hopper-v4"])
     with pytest.raises(UserError, match="variants = 'sac': must be among warpsac-l"):

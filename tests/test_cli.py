@@ -80,6 +80,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert out.startswith("usage: warpsac")
     assert all(len(line) <= 100 for line in out.splitlines())
+    assert " STR" not in out.splitlines()[0]  # what is asked for has a name
 
 
 def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +220,7 @@ def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str], monkeypatch
 
 def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_bytes(b"\x00\xff")
+    (tmp_path / "policy.onnx").touch()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_bytes(b"\x00\xff{")
     (tmp_path / "other").mkdir()
@@ -227,6 +229,7 @@ def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pyte
         for name, complaint in (
             ("nowhere", "no such folder"),
             ("file", "not a folder"),
+            ("policy.onnx", "`warpsac sim2sim` runs an exported policy"),
             (".", "not a run folder"),
             ("broken", "config.json: not a text file"),
             ("other", "unknown setting tasks"),
@@ -236,6 +239,7 @@ def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pyte
     assert fails(capsys, "eval", str(run), "--episodes", "0") == "episodes = 0: must be at least 1"
     assert fails(capsys, "play", str(run), "--steps", "0") == "steps = 0: must be at least 1"
     assert "cannot be drawn" in fails(capsys, "play", str(run))
+    assert "Hopper-v4: a task, not a run folder; to see it untrained: --agent" in fails(capsys, "play", "hopper")
     assert fails(capsys, "tasks", "--family", "x").startswith("family = 'x': must be one of mujoco, dmc, ")
 
 
@@ -380,6 +384,62 @@ gymnasium.register("Arm-v0", Arm, max_episode_steps=10)
     assert out.count("compiling the collector ...") == out.count("compiling the learner ...") == 1
     assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert [row["step"] for row in rows_of(run) if row["kind"] == "eval"] == [0, 75]
+
+
+def test_steps_may_be_written_with_an_exponent(capsys: pytest.CaptureFixture[str]) -> None:
+    config = config_of("Hopper-v4", "--total-steps=2e5", "--stop-at=1.5e5", "--env.num-envs=1e2", "--seeds=3")
+    assert (config.total_steps, config.stop_at, config.env.num_envs, config.seeds) == (200_000, 150_000, 100, (3,))
+    assert config.variant == "warpsac-l"
+    assert config_of("Own-v0", "--env.num-envs", "1e2").variant == "warpsac-a"
+    for wrong in ("1e-1", "2.5", "inf", "many"):
+        assert main("train", "Hopper-v4", "--total-steps", wrong) == 2
+        assert "--total-steps" in capsys.readouterr().err
+
+
+def test_a_saved_config_brings_its_task(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert config_of("--config", str(run)) == config_of("--config", str(run / "config.json"))
+    assert "Ant-v4: the task is the one of --config" in fails(capsys, "train", "Ant-v4", "--config", str(run))
+    assert "--config needs a file" in fails(capsys, "train", "--config")
+
+
+@pytest.mark.parametrize("words", ["HalfCheetah-v4 --resume {}", "--resume {} --total-steps 9000"])
+def test_a_resumed_run_keeps_its_settings(words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, "train", *words.format(run).split())
+    assert said.endswith(": a resumed run keeps its task and settings; only --stop-at and --time-budget can be given")
+
+
+def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: Path) -> None:
+    words = ["train", "probe-point", *SMALL.split(), "--stop-at", "15", "--out", str(tmp_path)]
+    for command in (["bench", "ablation-critics", "--dry-run", "--out", str(tmp_path)], ["eval", str(run)], words):
+        done = subprocess.run(
+            [sys.executable, "-m", "warpsac.cli", *command], capture_output=True, text=True,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "?" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "play", "export"])
+def test_an_interruption_while_jax_is_imported_ends_it_without_a_word(command: str) -> None:
+    code = (
+        "import importlib.abc, os, signal, sys\n"
+        "class Interrupting(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'jax':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        f"from warpsac import cli; sys.exit(cli.main([{command!r}, 'x']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_a_simulator_that_has_to_be_compiled_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(play, "record", lambda *_: 3.0)
+    assert main("play", "probe-native", "--agent", "zero") == 0
+    assert capsys.readouterr().out == "compiling the simulator ...\nvideo: probe-native-zero.mp4 (return 3.0)\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import importlib
 import re
@@ -82,6 +83,27 @@ def test_settings_that_are_named_exist(page: Path):
     ):
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert name.replace("-", "_") in fields, f"{section}.{name}"
+
+
+def test_the_table_of_measured_returns_is_the_file_that_was_measured():
+    """README's returns are those of `results/g1-h200.csv`, in the order of the seeds."""
+    with open(ROOT / "results/g1-h200.csv", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+
+    def at(millions: int, **wanted: str) -> str:
+        found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+        return f"{float(min(found, key=lambda row: abs(int(row['step']) - 1e6 * millions))['value']):.1f}"
+
+    table = re.findall(
+        r"^\| (\d+) M.*? \| (.*?) \| (.*?) ± .*? \| (.*?) \| (.*?) ± ", (ROOT / "README.md").read_text(), re.M
+    )
+    assert [int(row[0]) for row in table] == [10, 15, 20, 30, 50]
+    for millions, *cells in table:
+        for variant, ours, published in (("warpsac-a", *cells[:2]), ("flashsac", *cells[2:])):
+            if ours != "–":
+                measured = [at(int(millions), variant=variant, source="measured", seed=seed) for seed in "12"]
+                assert ours == ", ".join(measured)
+            assert published == at(int(millions), variant=variant, source="published")
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

@@ -77,7 +77,9 @@ def test_a_success_that_is_told_only_at_the_end_is_found() -> None:
     assert [episode.success for episode in evaluate.run_episodes(env, zero, 2, seed=0)] == [True, True]
 
 
-def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(tmp_path: Path) -> None:
+def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = training.train(tiny(tmp_path / "whole")).runs[0]
     (run,) = training.train(tiny(tmp_path / "parts", stop_at=90)).runs
     interact = HostLoop.interact
@@ -96,6 +98,11 @@ def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(tmp_path: Path) -
     assert_same_run(run, whole, extra_evaluations=(90,))
     with pytest.raises(ConfigError, match="stop_at = 30: the run is already at step 270"):
         training.resume([run], stop_at=30)
+    with pytest.raises(ConfigError, match="stop_at = 271: the run's schedule ends at total_steps = 270; to go further"):
+        training.resume([run], stop_at=271)
+    capsys.readouterr()
+    assert training.resume([run]).finished
+    assert "resumed at step 270, its last: nothing is left to train" in capsys.readouterr().out
 
 
 def test_a_policy_is_not_judged_on_another_environment(tmp_path: Path) -> None:
@@ -159,7 +166,7 @@ def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture
     assert cli.main(["train", f"--config={saved}", "--out", str(tmp_path / "again")]) == 0
     assert_same_run(first, tmp_path / "again" / first.name)
     assert cli.main(["train", "--config", str(tmp_path / "none.json")]) == 2
-    assert "none.json: cannot be read" in capsys.readouterr().err
+    assert "none.json: no such file or directory" in capsys.readouterr().err
 
 
 @pytest.mark.mujoco

@@ -178,7 +178,9 @@ def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert policy.card["run"]["evaluation_return"] is not None
     for obs in np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32):
         np.testing.assert_allclose(policy(obs), loaded(obs), atol=1e-5)  # both in the task's range of -2 to 2
-    about = yaml.safe_load((tmp_path / "out" / "deploy.yaml").read_text())["warpsac"]
+    text = (tmp_path / "out" / "deploy.yaml").read_text()
+    assert "torque" not in text  # no word about joints that the task has not
+    about = yaml.safe_load(text)["warpsac"]
     assert (about["input"]["shape"], about["action_high"]) == ([1, 4], [2.0, 2.0])
 
 

@@ -68,6 +68,25 @@ def visible_curves(page: chromium.Page, task: str) -> int:
 
 
 @browser_only
+def test_variants_with_many_settings_do_not_widen_the_page(tmp_path: Path) -> None:
+    own = {
+        "learner": {"actor_width": 32, "critic_width": 32, "actor_blocks": 1, "critic_blocks": 1, "tau": 0.02},
+        "replay": {"capacity": 5000, "batch_size": 32, "weight_floor": 0.2}, "learning_starts": 200,
+    }  # fmt: skip
+    for seed in (1, 2):
+        write_run(tmp_path, "dog-run", "warpsac-l", seed, curve(400.0), name=f"own-{seed}", **own)
+        write_run(tmp_path, "dog-run", "flashsac", seed, curve(300.0))
+    write(make_study(runs.collect([tmp_path])), tmp_path / "report", "wide")
+    assert BROWSER is not None
+    with chromium.page(BROWSER) as opened:
+        opened.open(tmp_path / "report/index.html")
+        root = "document.documentElement"
+        assert opened.value(f"{root}.scrollWidth <= {root}.clientWidth")
+        chips = "[...document.querySelectorAll('.legend .chip')]"
+        assert opened.value(f"{chips}.every(c => c.getBoundingClientRect().right <= {root}.clientWidth)")
+
+
+@browser_only
 def test_nothing_complains_and_nothing_is_fetched(page: chromium.Page, folder: Path) -> None:
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(("data:", "about:"))] == [folder.resolve().as_uri()]

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from warpsac import curve, files, provenance, rundir, validation
-from warpsac.config import Config, LogConfig
+from warpsac.config import Config, EnvConfig, LogConfig
 from warpsac.errors import TrainingStopped, UserError
 
 CONFIG = Config(seeds=(3, 4), log=LogConfig(tensorboard=False))
@@ -41,6 +41,13 @@ def eval_row(step: int, **extra: Any) -> dict[str, Any]:
 
 
 # --- create and open ------------------------------------------------------------------------------------
+
+
+def test_folders_of_another_machine_are_left_out(tmp_path: Path) -> None:
+    env = EnvConfig(num_envs=2, menagerie="/nowhere", humanoidbench=str(tmp_path))
+    run = rundir.RunDir(tmp_path, Config(env=env))
+    assert run.env == EnvConfig(num_envs=2, humanoidbench=str(tmp_path))
+    assert rundir.RunDir(tmp_path, Config()).env == EnvConfig()
 
 
 def test_create_and_open(tmp_path: Path) -> None:

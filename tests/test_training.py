@@ -45,6 +45,26 @@ def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Pat
     assert_same_run(device, host)
 
 
+# --- what the simulator does not do
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "value"),
+    [
+        ("probe-point", "pushes", True),
+        ("probe-point", "impl", "warp"),
+        ("probe-point", "cameras", True),
+        ("probe-native", "episode_limit", 5),
+    ],
+)
+def test_a_setting_without_effect_is_refused_before_anything_is_made(
+    task: str, name: str, value: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=f"env.{name} = {value!r}: has no effect on {task}: leave it out"):
+        training.train(tiny(tmp_path / "runs", task=task, env={name: value}))
+    assert not (tmp_path / "runs").exists()
+
+
 # --- one interaction
 
 

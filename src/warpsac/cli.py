@@ -20,8 +20,11 @@ from rich.table import Table
 from warpsac import envs, task_list
 from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.files import in_words
 from warpsac.profiles import resolve
-from warpsac.validation import from_json, validate
+from warpsac.progress import print_anything
+from warpsac.signals import killed_by_signals
+from warpsac.validation import from_json, validate, whole_number
 
 USAGE = """\
 usage: warpsac COMMAND ...
@@ -68,7 +71,7 @@ class ResumeOptions:
 class EvalOptions:
     """Judge the newest policy of a run on fresh episodes."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     episodes: int | None = None
     """Complete episodes; default: as many as in the run's own evaluations."""
@@ -82,7 +85,7 @@ class EvalOptions:
 class PlayOptions:
     """Watch the newest policy of a run, or an untrained agent: as a video or in the browser."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder; with --agent a task."""
     agent: Literal["policy", "zero", "random"] = "policy"
     """The trained policy, no action, or random actions: the latter two to look at a task before training."""
@@ -113,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 1 (training had to stop), 2 (a mistake in what was asked) or
     128 + n (stopped by signal n)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    print_anything()
     commands: dict[str, Callable[[list[str]], int]] = {
         "train": _train,
         "eval": _eval,
@@ -153,17 +157,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(options: Any, words: list[str], command: str, **more: Any) -> Any:
-    return tyro.cli(options, args=words, prog=f"warpsac {command}", **more)
+    return tyro.cli(options, args=words, prog=f"warpsac {command}", registry=WHOLE_NUMBERS, **more)
+
+
+WHOLE_NUMBERS = tyro.constructors.ConstructorRegistry()
+
+
+@WHOLE_NUMBERS.primitive_rule
+def _whole_number(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """Steps are often written as 1e6."""
+    if kind.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    )
 
 
 # --- train
 
 
 def _train(words: list[str]) -> int:
-    from warpsac import resuming, runtime, training
+    with killed_by_signals():  # JAX takes no interruption well while it is imported
+        from warpsac import resuming, runtime, training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
-        asked: ResumeOptions = _parse(ResumeOptions, words, "train")
+        asked: ResumeOptions
+        asked, foreign = _parse(ResumeOptions, words, "train", return_unknown_args=True)
+        if foreign:
+            kept = "a resumed run keeps its task and settings; only --stop-at and --time-budget can be given"
+            raise UserError(f"{' '.join(foreign)}: {kept}")
         runtime.use_compilation_cache()
         outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget)
     else:
@@ -187,6 +213,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     saved, rest = _split(words, "--config")
     if saved is not None:
         return _saved_config(Path(saved), rest)
+    if "--config" in words:
+        raise UserError("--config needs a file: the config.json of a run folder")
     task = words[0] if words and not words[0].startswith("-") else None
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
@@ -194,7 +222,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     options = words[1:] if task else words
     num_envs = _peek(options, "--env.num-envs")
     try:
-        count = int(num_envs) if num_envs is not None else None
+        count = whole_number(num_envs) if num_envs is not None else None
     except ValueError:
         count = None  # the parser says so below
     config, reason = resolve(
@@ -212,10 +240,13 @@ def train_config(words: list[str]) -> tuple[Config, str]:
 
 def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
     """The settings of an earlier run, with whatever else the command says on top."""
+    if words and not words[0].startswith("-"):
+        raise UserError(f"{words[0]}: the task is the one of --config {path}; leave it out")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config {path}: cannot be read ({envs.in_a_line(error)})") from None
+        reason = in_words(error) if isinstance(error, OSError) else "not a text file"
+        raise UserError(f"--config {path}: {reason}") from None
     config = _parse(Config, words, "train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP)
     return validate(config), f"variant {config.variant}: as in {path}"
 
@@ -241,8 +272,9 @@ def _split(words: list[str], option: str) -> tuple[str | None, list[str]]:
 
 
 def _eval(words: list[str]) -> int:
-    from warpsac import evaluate, rundir, runtime
-    from warpsac.policy import load_policy, require_fit
+    with killed_by_signals():
+        from warpsac import evaluate, rundir, runtime
+        from warpsac.policy import load_policy, require_fit
 
     asked: EvalOptions = _parse(EvalOptions, words, "eval")
     if asked.episodes is not None and asked.episodes < 1:
@@ -254,7 +286,7 @@ def _eval(words: list[str]) -> int:
         runtime.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.config.env)
+    made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     with contextlib.closing(made):
@@ -284,8 +316,9 @@ def _check_seed(seed: int) -> None:
 
 
 def _play(words: list[str]) -> int:
-    from warpsac import play, rundir, runtime
-    from warpsac.policy import load_policy
+    with killed_by_signals():
+        from warpsac import play, rundir, runtime
+        from warpsac.policy import load_policy
 
     asked: PlayOptions = _parse(PlayOptions, words, "play")
     if asked.steps < 1:
@@ -297,9 +330,13 @@ def _play(words: list[str]) -> int:
     agent: Any = asked.agent
     task, config, out = asked.run, None, Path(f"{asked.run}-{asked.agent}.mp4")
     if asked.agent == "policy":
+        if not Path(asked.run).exists() and (known := _task_of(asked.run)):
+            raise UserError(f"{known}: a task, not a run folder; to see it untrained: --agent zero or random")
         run = rundir.open_run(asked.run)
-        agent, task, config, out = load_policy(asked.run), run.config.task, run.config.env, run.path / "policy.mp4"
+        agent, task, config, out = load_policy(asked.run), run.config.task, run.env, run.path / "policy.mp4"
     task = envs.lookup(task).name
+    if envs.lookup(task).native:
+        print("compiling the simulator ...", flush=True)
     if asked.viewer:
         play.watch(agent, task, asked.host, asked.port, asked.seed, config)
         return 0
@@ -309,11 +346,19 @@ def _play(words: list[str]) -> int:
     return 0
 
 
+def _task_of(name: str) -> str | None:
+    try:
+        return envs.lookup(name).name
+    except UserError:
+        return None
+
+
 def _command_of(name: str, options: str) -> Callable[[list[str]], int]:
     """A command that lives in a package of its own, imported when it is called."""
 
     def run(words: list[str]) -> int:
-        module: Any = importlib.import_module(f"warpsac.{name}.command")
+        with killed_by_signals():
+            module: Any = importlib.import_module(f"warpsac.{name}.command")
         return int(module.command(_parse(getattr(module, options), words, name)))
 
     return run

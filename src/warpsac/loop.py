@@ -27,6 +27,7 @@ from warpsac.replay.snapshot import seed_bytes
 from warpsac.rundir import RunDir
 from warpsac.seeds import Groups
 from warpsac.signals import Interrupted, StopSignals
+from warpsac.tasks import EXTRAS
 
 # Memory that replay leaves to the learner, the simulator and compiled programs.
 RESERVED_BYTES = 1_000_000_000
@@ -116,9 +117,10 @@ class Loop(abc.ABC):
         """Say at once that so many environments of a parallel simulator are nothing for a CPU."""
         config = self.config
         if self.target.parallel and config.env.num_envs >= ABUNDANT_ENVS and runtime.on_cpu():
+            needed = ",".join(filter(None, (EXTRAS.get(self.target.family), "cuda")))
             raise UserError(
                 f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
-                f"'warpsac[cuda]', or try it small on the CPU: {self.small} --eval.episodes 4 --eval.num-envs 4"
+                f"'warpsac[{needed}]', or try it small on the CPU: {self.small} --eval.episodes 4 --eval.num-envs 4"
             )
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:

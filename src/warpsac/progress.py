@@ -6,7 +6,9 @@ The display never stops training: whatever goes wrong with the terminal is ignor
 from __future__ import annotations
 
 import contextlib
+import io
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +29,12 @@ PLAIN_INTERVAL = 2.0  # seconds between two plain lines
 RATE_WINDOW = 60.0  # seconds over which speed and remaining time are measured
 
 
+def print_anything() -> None:
+    """Let a terminal or log file show a question mark for what it has no character for: not all speak UTF-8."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
 class Progress:
     """Shows where a run of one or several seeds stands.
 
@@ -44,6 +52,7 @@ class Progress:
     ):
         self._total = max(total_steps, 1)
         self._title = title
+        print_anything()
         self._console = console or Console()
         self._clock = clock
         self._started = clock()

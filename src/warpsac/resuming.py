@@ -61,7 +61,8 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
     if checkpoints:
-        loop.progress.message(f"resumed at step {loop.step:,}")
+        over = ", its last: nothing is left to train" if loop.step >= loop.config.end_step else ""
+        loop.progress.message(f"resumed at step {loop.step:,}{over}")
 
 
 def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from warpsac.config import Config
+from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import Held, free_name, in_words, lock_file, sync_folder, write_atomically
 from warpsac.trackers import Tracker, open_trackers, require_trackers
@@ -104,7 +104,8 @@ def open_run(path: Path | str) -> RunDir:
     """An existing run folder. Only reads; `RunDir.resume` is what makes it ready for further rows."""
     path = Path(path)
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder" if not path.exists() else f"{path}: not a folder")
+        hint = "; `warpsac sim2sim` runs an exported policy" if path.suffix == ".onnx" else ""
+        raise UserError(f"{path}: no such folder" if not path.exists() else f"{path}: not a folder{hint}")
     try:
         text = (path / CONFIG).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -132,6 +133,16 @@ class RunDir:
         self._columns: list[str] | None = None
         self._resumed_at: int | None = None
         self._lock: int | None = None
+
+    @property
+    def env(self) -> EnvConfig:
+        """The simulator's settings as they hold here: a run may name folders of the machine that it was copied from."""
+
+        def here(folder: str | None) -> str | None:
+            return folder if folder and Path(folder).expanduser().is_dir() else None
+
+        env = self.config.env
+        return dataclasses.replace(env, menagerie=here(env.menagerie), humanoidbench=here(env.humanoidbench))
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -6,9 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from warpsac import envs
-from warpsac.config import Config
+from warpsac.config import Config, EnvConfig
+from warpsac.errors import ConfigError
 from warpsac.profiles import resolve
 from warpsac.validation import override
+
+# The families that heed a setting which others pass over.
+HEEDED_BY: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
+    "cameras": ("mjlab", "sim2real"),
+    "episode_limit": tuple(family for family in envs.FAMILIES if family not in envs.NATIVE_FAMILIES),
+}
+
+
+def require_effect(config: Config) -> None:
+    """Tell whoever asks a simulator for what it does not do: the run would look as if it did."""
+    target, usual = envs.lookup(config.task), EnvConfig()
+    for name, families in HEEDED_BY.items():
+        value = getattr(config.env, name)
+        if target.family not in families and value != getattr(usual, name):
+            raise ConfigError(f"env.{name}", value, f"has no effect on {target.name}: leave it out")
 
 
 def configure(

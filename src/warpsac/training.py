@@ -11,6 +11,7 @@ from warpsac.config import Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.loop import Loop, Outcome
 from warpsac.rundir import RunDir
+from warpsac.settings import require_effect
 from warpsac.validation import validate
 
 __all__ = ["Outcome", "make_loop", "resume", "train"]
@@ -40,7 +41,9 @@ def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
 
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
-    with make_loop(validate(config)) as loop:
+    config = validate(config)
+    require_effect(config)
+    with make_loop(config) as loop:
         loop.start(notes)
         return loop.run()
 
@@ -59,7 +62,7 @@ def resume(
         # Seeds that were resumed alone for a while may have been given different ends.
         if dataclasses.replace(run.config, seeds=base.seeds, name=base.name, stop_at=base.stop_at) != base:
             raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
-    config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), time_budget=time_budget)
+    config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), env=runs[0].env, time_budget=time_budget)
     if stop_at is not None:
         config = dataclasses.replace(config, stop_at=stop_at)
     validate(config)
@@ -67,6 +70,9 @@ def resume(
     reached = checkpoints[0].step if checkpoints else 0
     if stop_at is not None and stop_at < reached:
         raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
+    if stop_at is not None and stop_at > config.total_steps:
+        allowed = f"the run's schedule ends at total_steps = {config.total_steps}; to go further, train anew with more"
+        raise ConfigError("stop_at", stop_at, allowed)
     with make_loop(config, runs) as loop:
         loop.start(checkpoints=checkpoints)
         return loop.run()

@@ -163,8 +163,19 @@ def _build(cls: type, data: Any, where: str, path: str = "") -> Any:
     return cls(**values)
 
 
+def whole_number(text: str) -> int:
+    """1000000, 1_000_000 or 1e6; a ValueError for what is no whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise ValueError(f"{text} is not a whole number") from None
+        return int(number)
+
+
 def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
-    """The value as the field's type (lists become tuples, ints stand for floats), or a clear error."""
+    """The value as the field's type (lists become tuples, ints stand for floats, 1e6 for an int), or a clear error."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
@@ -186,6 +197,8 @@ def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
         return tuple(_typed(args[0], item, where, path) for item in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
     if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(path, value, f"must be of type {getattr(hint, '__name__', hint)} (in {where})")
     return value

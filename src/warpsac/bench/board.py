@@ -48,7 +48,8 @@ def summarise(states: Sequence[RunState], running: bool, failed: bool) -> tuple[
     elif failed or any(state.status == "failed" for state in states):
         status = "failed"
     else:
-        status = "interrupted" if any(state.status != "waiting" for state in states) else "waiting"
+        begun = any(state.status not in ("waiting", "finished") for state in states)
+        status = "interrupted" if begun else "waiting"
     results = [state.result for state in states if state.result is not None]
     step = min(state.reached for state in states)
     return status, finished, step, sum(results) / len(results) if results else None

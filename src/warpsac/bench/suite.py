@@ -92,6 +92,11 @@ class Grid:
     where: str = ""
     """The file that it was read from, for messages."""
 
+    def sets(self, path: str) -> bool:
+        """Whether the grid itself decides a setting in each of its cells."""
+        by_variants = [path in dict(leaves(entry.settings)) for entry in self.variants]
+        return path in self.sweep or path in dict(leaves(self.settings)) or (any(by_variants) and all(by_variants))
+
     def cells(self) -> Iterator[Cell]:
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
             target = envs.lookup(name)
@@ -121,6 +126,14 @@ def nested(path: str, value: Any) -> dict[str, Any]:
     """learner.blocks, 1 -> {"learner": {"blocks": 1}}"""
     head, _, rest = path.partition(".")
     return {head: nested(rest, value) if rest else value}
+
+
+def leaves(settings: Settings, path: str = "") -> list[tuple[str, Any]]:
+    """{"learner": {"blocks": 1}} -> [("learner.blocks", 1)]"""
+    found: list[tuple[str, Any]] = []
+    for name, value in settings.items():
+        found += leaves(value, f"{path}{name}.") if isinstance(value, Mapping) else [(path + name, value)]
+    return found
 
 
 def merged(*layers: Settings) -> dict[str, Any]:
@@ -168,13 +181,14 @@ def narrowed(
             grid = replace(grid, variants=tuple(entry for entry in entries if entry.variant in variants))
         if seeds is not None:
             grid = replace(grid, seeds=tuple(seeds))
-        if settings:
-            grid = replace(grid, settings=merged(settings, grid.settings))
         if grid.tasks and (grid.variants or variants is None):
             result.append(grid)
     if not result:
         raise UserError("nothing is left of the suite with these --tasks and --variants")
-    return result
+    for path, _ in leaves(settings or {}):
+        if all(grid.sets(path) for grid in result):
+            raise UserError(f"--set {path}: has no effect, the suite itself sets it everywhere")
+    return [replace(grid, settings=merged(settings or {}, grid.settings)) for grid in result]
 
 
 # --- built-in suites ------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from warpsac.bench.suite import DEFAULT_SEEDS, Entry, Grid, merged, nested
+from warpsac.bench.suite import DEFAULT_SEEDS, Entry, Grid, leaves, merged, nested
 from warpsac.errors import UserError
 from warpsac.files import in_words
 
@@ -119,7 +119,7 @@ def _entry(data: Any, where: str) -> Entry:
     if not isinstance(data.get("variant"), str):
         raise UserError(f"{where}: needs `variant`, the name of one")
     settings = _settings(data.get("settings", {}), f"{where}: settings")
-    label = data.get("label", "-".join(f"{path.rpartition('.')[2]}-{value}" for path, value in _leaves(settings)))
+    label = data.get("label", "-".join(f"{path.rpartition('.')[2]}-{value}" for path, value in leaves(settings)))
     if not isinstance(label, str | int | float):
         raise UserError(f"{where}: label must be a word")
     return Entry(data["variant"], settings, str(label))
@@ -131,13 +131,6 @@ def _settings(data: Any, where: str) -> dict[str, Any]:
         raise UserError(f"{where} must be a mapping of settings")
     inner = {key: _settings(value, where) if isinstance(value, Mapping) else value for key, value in data.items()}
     return merged(*(nested(path, value) for path, value in inner.items()))
-
-
-def _leaves(settings: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in settings.items():
-        found += _leaves(value, f"{path}{name}.") if isinstance(value, Mapping) else [(path + name, value)]
-    return found
 
 
 def _sweep(data: Any, where: str) -> dict[str, list[Any]]:

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -338,13 +340,21 @@ def _find_menagerie(task: str, config: EnvConfig) -> None:
         return
     if Path(mjx_env.MENAGERIE_PATH).exists():
         return
-    try:
-        mjx_env.ensure_menagerie_exists()
-    except Exception:
+    if not _fetched(mjx_env.ensure_menagerie_exists):
         raise UserError(
-            f"{task} needs the robot meshes of mujoco_menagerie, and they cannot be fetched here: copy that "
-            f"repository to this machine and name its folder with --env.menagerie or {MENAGERIE_VARIABLE}"
-        ) from None
+            f"{task} needs the robot meshes of mujoco_menagerie, and they cannot be fetched here: copy that repository "
+            f"to this machine and name its folder with {MENAGERIE_VARIABLE}, or when training with --env.menagerie"
+        )
+
+
+@functools.cache
+def _fetched(fetch: Callable[[], Any]) -> bool:
+    """Whether Playground could fetch the meshes: tried once, because it takes its time and says much."""
+    try:
+        fetch()
+    except Exception:
+        return False
+    return True
 
 
 def _randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -36,7 +36,7 @@ _COMMANDS = ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 0.5))
 class ExportOptions:
     """Write the newest policy of a run as an ONNX file with all that a robot needs to know."""
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     out: str | None = None
     """Folder to write, which must be new or empty; default: export in the run folder."""
@@ -103,7 +103,7 @@ def export(run: Path | str, out: Path | str | None = None) -> Exported:
 def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it; a policy can be exported without."""
     try:
-        found = envs.deployment(folder.config.task, folder.config.env)
+        found = envs.deployment(folder.config.task, folder.env)
     except UserError as error:
         return None, f"not described, because {error}"
     if found is None:
@@ -206,7 +206,7 @@ def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray])
 
 
 def _from_task(folder: rundir.RunDir, policy: LoadedPolicy) -> np.ndarray:
-    env = envs.make(folder.config.task, 4, folder.config.env)
+    env = envs.make(folder.config.task, 4, folder.env)
     try:
         require_fit(policy, env.spec)
         obs, rows = env.reset(0), []

@@ -12,6 +12,11 @@ from warpsac.errors import UserError
 from warpsac.sim2sim.policy import METADATA
 
 HEADER = """\
+# Written by `warpsac export` with policy.onnx.
+# Each control step, every step_dt seconds:
+#   actions = policy.onnx(obs)
+"""
+ROBOT_HEADER = """\
 # Written by `warpsac export` with policy.onnx; the layout is the one of Unitree's deploy programs.
 # Each control step, every step_dt seconds:
 #   obs     = the observations below, side by side in their order
@@ -86,7 +91,8 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
         about["scene"] = robot.scene
         content |= _robot_yaml(robot)
     content["warpsac"] = about
-    return HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
+    header = ROBOT_HEADER if robot else HEADER
+    return header + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
 def _robot_yaml(robot: Robot) -> dict[str, Any]:

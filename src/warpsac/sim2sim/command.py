@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -25,7 +25,7 @@ LONGEST_SECONDS = 3600.0
 class Sim2SimOptions:
     """Run an exported policy alone on plain MuJoCo, under a commanded velocity; exit code 1: it fell."""
 
-    policy: tyro.conf.Positional[str]
+    policy: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="POLICY.onnx")]
     """policy.onnx of an exported folder."""
     command: tuple[float, float, float] = (0.5, 0.0, 0.0)
     """Velocity ahead, to the left (m/s), turning left (rad/s)."""

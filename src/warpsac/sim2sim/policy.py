@@ -43,7 +43,8 @@ def open_session(source: Path | bytes) -> Any:
     except ImportError:
         raise UserError("needs onnxruntime: pip install 'warpsac[export]'") from None
     if isinstance(source, Path) and not source.is_file():
-        raise UserError(f"{source}: no such file")
+        folder = "a folder; name the policy.onnx that `warpsac export` writes"
+        raise UserError(f"{source}: {folder if source.is_dir() else 'no such file'}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what is wrong with a file is said below, in one line

@@ -179,7 +179,8 @@ class Simulated:
 def load_scene(policy: Policy, scene: Path | str | None = None) -> Simulated:
     """The robot of an exported policy, in the scene exported with it or another one."""
     if policy.robot is None:
-        raise UserError(f"{policy.path}: {policy.card.get('task')} has no robot that can be driven here")
+        reason = f"{policy.card.get('task')} has none, or its model was missing when the policy was exported"
+        raise UserError(f"{policy.path}: carries no description of a robot: {reason}")
     if scene is None and policy.robot.scene is None:
         raise UserError(f"{policy.path}: no scene was exported with it; name one with --scene FILE.xml")
     path = Path(scene) if scene else policy.path.parent / str(policy.robot.scene)

@@ -10,12 +10,10 @@ All of it is the standard library, MuJoCo and an image encoder; the page is one 
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from warpsac import envs
-from warpsac.signals import StopSignals
+from warpsac.signals import StopSignals, killed_by_signals
 from warpsac.viewer.board import Board, Status
 from warpsac.viewer.drive import Act, Drive
 from warpsac.viewer.painter import Painting, painter_of
@@ -33,7 +31,7 @@ def watch(
     """Serve the page until a signal (Ctrl-C) ends it; `prepare` makes the environment and its agent."""
     board = Board(status)
     with contextlib.ExitStack() as at_end, StopSignals() as signals:
-        with _killed_by_signals():  # making and compiling a simulator cannot be interrupted in a kinder way
+        with killed_by_signals():  # making and compiling a simulator cannot be interrupted in a kinder way
             server = Server(board, host, port)
             at_end.callback(server.close)
             server.start()
@@ -49,17 +47,3 @@ def watch(
             at_end.callback(board.close)
             drive.turn()  # the first step compiles
         drive.run(lambda: signals.received is not None)
-
-
-@contextlib.contextmanager
-def _killed_by_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process at once while nothing of worth would be lost."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kept = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
