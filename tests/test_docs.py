@@ -97,7 +97,7 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
     table = re.findall(
         r"^\| (\d+) M.*? \| (.*?) \| (.*?) ± .*? \| (.*?) \| (.*?) ± ", (ROOT / "README.md").read_text(), re.M
     )
-    assert [int(row[0]) for row in table] == [10, 15, 20, 30, 50]
+    assert [int(found[0]) for found in table] == [10, 15, 20, 30, 50]
     for millions, *cells in table:
         for variant, ours, published in (("warpsac-a", *cells[:2]), ("flashsac", *cells[2:])):
             if ours != "–":
