@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common import as_command
 from warpsac import published
 from warpsac.errors import UserError
 from warpsac.report.page import COLOURS
@@ -91,20 +91,17 @@ def draw(runs: list[Run], path: Path) -> None:
         FigureCanvasAgg(figure).print_png(picture)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="path without ending")
     parser.add_argument("--reach", type=float, help="also print the seconds until this value is reached")
     asked = parser.parse_args()
-    try:
-        runs = [run for run in collect(asked.runs) if run.steps.size]
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    runs = [run for run in collect(asked.runs) if run.steps.size]
     if len({run.task for run in runs}) != 1:
-        print(f"the runs must be of one task and have evaluations; found {sorted({run.task for run in runs})}")
-        return 2
+        raise UserError(
+            f"the runs must be of one task and have evaluations; found {sorted({run.task for run in runs})}"
+        )
     with asked.out.with_suffix(".csv").open("w", newline="") as table:
         writer = csv.writer(table)
         writer.writerow(COLUMNS)
@@ -114,8 +111,7 @@ def main() -> int:
         for run in runs:
             reached = seconds_to(run, asked.reach)
             print(f"{run.name}: {asked.reach:g} after {'-' if reached is None else f'{reached:.0f} s'}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    as_command(main)

@@ -13,7 +13,6 @@ rounds of each round's median, 99th percentile and maximum.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -24,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from common import as_command, positive, show
+from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.sim2sim.policy import open_session
 
@@ -67,11 +68,14 @@ def measure(session: Any, rounds: int, calls: int) -> dict[str, float]:
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", type=Path, help="an exported policy.onnx")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=5000)
+    parser.add_argument("--rounds", type=positive, default=7)
+    parser.add_argument("--calls", type=positive, default=5000)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args(words)
-    content = asked.policy.read_bytes() if asked.policy else untrained()
+    try:
+        content = asked.policy.read_bytes() if asked.policy else untrained()
+    except OSError as error:
+        raise UserError(f"--policy {asked.policy}: {(error.strerror or str(error)).lower()}") from error
     pinned = pin_to_one_core()
     session = open_session(content)
     report = {
@@ -86,12 +90,8 @@ def main(words: Sequence[str] | None = None) -> None:
         "machine": platform.processor() or platform.machine(),
         "versions": installed_versions(["onnxruntime", "numpy"]),
     }
-    if asked.json:
-        print(json.dumps(report))
-        return
-    for name, value in report.items():
-        print(f"{name:<20} {value}")
+    show(report, asked.json)
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

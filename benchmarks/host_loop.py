@@ -33,6 +33,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from common import as_command, positive
 from warpsac import envs, runtime
 from warpsac.api import configure
 from warpsac.config import Config
@@ -152,15 +153,15 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one object instead of lines")
     parser.add_argument("--task", default="Humanoid-v4")
     parser.add_argument("--variant", default="warpsac-l")
-    parser.add_argument("--batch", type=int, default=512)
-    parser.add_argument("--num-envs", type=int, default=1, help="environments of each seed")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--compare-seeds", type=int, metavar="SEEDS", help="measure that many seeds too")
+    parser.add_argument("--batch", type=positive, default=512)
+    parser.add_argument("--num-envs", type=positive, default=1, help="environments of each seed")
+    parser.add_argument("--seeds", type=positive, default=1)
+    parser.add_argument("--compare-seeds", type=positive, metavar="SEEDS", help="measure that many seeds too")
     parser.add_argument("--workers", default="auto", type=lambda text: text if text == "auto" else int(text))
-    parser.add_argument("--capacity", type=int, default=1_000_000)
-    parser.add_argument("--learning-starts", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=1000, help="interactions in one measurement")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--capacity", type=positive, default=1_000_000)
+    parser.add_argument("--learning-starts", type=positive, default=1000)
+    parser.add_argument("--steps", type=positive, default=1000, help="interactions in one measurement")
+    parser.add_argument("--rounds", type=positive, default=5)
     asked = parser.parse_args(words)
     runtime.use_compilation_cache()
     counts = [asked.seeds] + ([asked.compare_seeds] if asked.compare_seeds else [])
@@ -190,4 +191,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import statistics
 import time
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from common import as_command, positive, show
 from warpsac import envs
 from warpsac.api import configure
 from warpsac.fused import FusedEngine
@@ -44,13 +44,13 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one object instead of lines")
     parser.add_argument("--task", default="G1JoystickFlatTerrain")
     parser.add_argument("--variant", default=None)
-    parser.add_argument("--num-envs", type=int, default=1024)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--num-envs", type=positive, default=1024)
+    parser.add_argument("--seeds", type=positive, default=1)
     parser.add_argument("--impl", choices=["auto", "jax", "warp"], default="auto")
-    parser.add_argument("--capacity", type=int, default=10_000_000)
+    parser.add_argument("--capacity", type=positive, default=10_000_000)
     parser.add_argument("--storage", choices=["float32", "float16"], default="float32")
-    parser.add_argument("--steps", type=int, default=100, help="interactions in one measurement")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=positive, default=100, help="interactions in one measurement")
+    parser.add_argument("--rounds", type=positive, default=5)
     asked = parser.parse_args()
 
     started = time.perf_counter()
@@ -109,12 +109,8 @@ def main() -> None:
         "jax": jax.__version__,
         **{f"{name}_version": value for name, value in dataclasses.asdict(env.spec)["versions"].items()},
     }
-    if asked.json:
-        print(json.dumps(row))
-        return
-    for name, value in row.items():
-        print(f"{name:24} {value}")
+    show(row, asked.json)
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

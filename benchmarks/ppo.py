@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from common import as_command, positive, show
 from warpsac import envs, ppo_engine
 from warpsac.api import configure
 from warpsac.ppo_engine import FusedPpoEngine, make_setup
@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print one object instead of lines")
     parser.add_argument("--task", default="G1JoystickFlatTerrain")
     parser.add_argument("--profile", default=None)
-    parser.add_argument("--num-envs", type=int, default=4096)
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--num-envs", type=positive, default=4096)
+    parser.add_argument("--seeds", type=positive, default=1)
     parser.add_argument("--impl", choices=["auto", "jax", "warp"], default="auto")
-    parser.add_argument("--iterations", type=int, default=4, help="in one measurement")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--iterations", type=positive, default=4, help="in one measurement")
+    parser.add_argument("--rounds", type=positive, default=5)
     asked = parser.parse_args(arguments)
 
     started = time.perf_counter()
@@ -105,12 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "jax": jax.__version__,
         **{f"{name}_version": value for name, value in env.spec.versions.items()},
     }
-    if asked.json:
-        print(json.dumps(row))
-        return
-    for name, value in row.items():
-        print(f"{name:24} {value}")
+    show(row, asked.json)
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

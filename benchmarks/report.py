@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from common import as_command, positive
 from warpsac import provenance
+from warpsac.errors import UserError
 from warpsac.profiles import resolve
 from warpsac.report import runs
 from warpsac.report.command import write
@@ -74,12 +76,14 @@ def make_runs(out: Path, count: int, rows: int, evaluations: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one object instead of a line")
-    parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--rows", type=int, default=1000, help="rows of each run")
-    parser.add_argument("--evaluations", type=int, default=100, help="how many of them are evaluations")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=positive, default=200)
+    parser.add_argument("--rows", type=positive, default=1000, help="rows of each run")
+    parser.add_argument("--evaluations", type=positive, default=100, help="how many of them are evaluations")
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--keep", help="write the runs and the report to this new folder and leave them there")
     asked = parser.parse_args()
+    if asked.evaluations > asked.rows:
+        raise UserError(f"--evaluations {asked.evaluations}: must be at most the {asked.rows} rows")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(asked.keep or temporary) / "runs"
         make_runs(folder, asked.runs, asked.rows, asked.evaluations)
@@ -100,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

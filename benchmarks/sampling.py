@@ -32,6 +32,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from common import as_command, positive
 from warpsac.replay import AgeLaw, HostRing, Ring, RingSpec, age, ring
 from warpsac.replay.words import random_words
 
@@ -190,10 +191,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time of one replay batch.")
     parser.add_argument("--json", action="store_true", help="print a JSON list")
     parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES), help="transitions stored")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--repetitions", type=int, default=300)
-    parser.add_argument("--warmups", type=int, default=80)
-    parser.add_argument("--batch-size", type=int, default=2048)
+    parser.add_argument("--rounds", type=positive, default=9)
+    parser.add_argument("--repetitions", type=positive, default=300)
+    parser.add_argument("--warmups", type=positive, default=80)
+    parser.add_argument("--batch-size", type=positive, default=2048)
     parser.add_argument("--skip-host", action="store_true", help="only the JAX device")
     options = parser.parse_args()
     results = measure(options)
@@ -207,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

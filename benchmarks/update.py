@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
+from common import as_command, positive
 from warpsac import sac
 from warpsac.config import LearnerConfig
 from warpsac.interaction import over_seeds
@@ -81,11 +82,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[2048, 512])
-    parser.add_argument("--seeds", type=int, default=1, help="seeds updated side by side in one program")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repetitions", type=int, default=80)
-    parser.add_argument("--warmups", type=int, default=20)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[2048, 512])
+    parser.add_argument("--seeds", type=positive, default=1, help="seeds updated side by side in one program")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--repetitions", type=positive, default=80)
+    parser.add_argument("--warmups", type=positive, default=20)
     asked = parser.parse_args()
     device = jax.devices()[0].device_kind
     rows: list[dict[str, Any]] = []
@@ -107,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common import as_command
 from runs import tiny
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -64,3 +66,27 @@ def test_an_iteration_of_ppo(capsys: pytest.CaptureFixture[str]) -> None:
     assert (row["task"], row["rollout_steps"], row["updates"], row["minibatch"]) == ("probe-native", 64, 80, 32)
     assert min(row["iteration_ms"], row["rollout_ms"], row["update_ms"]) > 0
     assert row["steps_per_second"] == pytest.approx(1e3 * 64 * 4 / row["iteration_ms"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "line"),
+    [
+        ("host_loop", "--task nope", "unknown task 'nope'"),
+        ("host_loop", "--rounds 0", "argument --rounds: must be a whole number above 0, not 0"),
+        ("update", "--batches 64 two", "argument --batches: must be a whole number above 0, not two"),
+        ("export", "--policy nope.onnx", "--policy nope.onnx: no such file or directory"),
+        ("report", "--rows 50", "--evaluations 100: must be at most the 50 rows"),
+        ("curves", "nope --out here", "nope: no such folder"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, words: str, line: str
+) -> None:
+    module = load(name)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        as_command(module.main)
+    assert ended.value.code == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith(f"{name}.py: ")
+    assert line in told

@@ -100,7 +100,7 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
     assert [int(found[0]) for found in table] == [10, 15, 20, 30, 50]
     for millions, *cells in table:
         for variant, ours, published in (("warpsac-a", *cells[:2]), ("flashsac", *cells[2:])):
-            if ours != "–":
+            if ours != "\N{EN DASH}":
                 measured = [at(int(millions), variant=variant, source="measured", seed=seed) for seed in "12"]
                 assert ours == ", ".join(measured)
             assert published == at(int(millions), variant=variant, source="published")

@@ -1,0 +1,40 @@
+"""What the benchmarks share: whole numbers as arguments, a line for a user's mistake, how a report is printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from warpsac.errors import UserError
+
+
+def positive(text: str) -> int:
+    """The type of an argument that counts something."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text}")
+    return number
+
+
+def as_command(main: Callable[[], Any]) -> None:
+    """The benchmark as a command: a mistake is told in a line."""
+    try:
+        main()
+    except UserError as error:
+        print(f"{sys.argv[0]}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def show(report: Mapping[str, Any], as_json: bool) -> None:
+    """One object, or a line for each of its entries."""
+    if as_json:
+        print(json.dumps(report))
+        return
+    for name, value in report.items():
+        print(f"{name:24} {value}")
