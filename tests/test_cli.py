@@ -419,16 +419,19 @@ def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: 
         assert "?" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "play", "export"])
-def test_an_interruption_while_jax_is_imported_ends_it_without_a_word(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "importing"), [("train", "jax"), ("eval", "jax"), ("play", "jax"), ("export", "jax"), ("train", "tyro")]
+)
+def test_an_interruption_while_it_is_imported_ends_it_without_a_word(command: str, importing: str) -> None:
     code = (
         "import importlib.abc, os, signal, sys\n"
         "class Interrupting(importlib.abc.MetaPathFinder):\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'jax':\n"
+        f"        if name == {importing!r}:\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupting())\n"
-        f"from warpsac import cli; sys.exit(cli.main([{command!r}, 'x']))"
+        f"sys.argv = ['warpsac', {command!r}, 'x']\n"
+        "from warpsac import __main__; sys.exit(__main__.main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

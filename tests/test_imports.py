@@ -22,6 +22,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "config tasks pytree parcel runtime contract video",
         "profiles",
         "validation",
+        "parsing",
         "envs replay networks normalize episodes trackers checkpoint progress curve published sim2sim seeds running",
         "losses mlp ppo_losses",
         "sac ppo",
@@ -36,7 +37,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
         "training play task_list export",
         "bench",
         "api cli",
-        "warpsac",
+        "warpsac __main__",
     )
 )
 ROW_OF = {room: number for number, row in enumerate(ROWS) for room in row}

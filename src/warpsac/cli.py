@@ -21,6 +21,7 @@ from warpsac import envs, task_list
 from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.files import in_words
+from warpsac.parsing import parse
 from warpsac.profiles import resolve
 from warpsac.progress import print_anything
 from warpsac.signals import killed_by_signals
@@ -156,27 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _parse(options: Any, words: list[str], command: str, **more: Any) -> Any:
-    return tyro.cli(options, args=words, prog=f"warpsac {command}", registry=WHOLE_NUMBERS, **more)
-
-
-WHOLE_NUMBERS = tyro.constructors.ConstructorRegistry()
-
-
-@WHOLE_NUMBERS.primitive_rule
-def _whole_number(kind: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Steps are often written as 1e6."""
-    if kind.type is not int:
-        return None
-    return tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="INT",
-        instance_from_str=lambda words: whole_number(words[0]),
-        is_instance=lambda value: isinstance(value, int),
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
 # --- train
 
 
@@ -186,7 +166,7 @@ def _train(words: list[str]) -> int:
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         asked: ResumeOptions
-        asked, foreign = _parse(ResumeOptions, words, "train", return_unknown_args=True)
+        asked, foreign = parse(ResumeOptions, words, "warpsac train", return_unknown_args=True)
         if foreign:
             kept = "a resumed run keeps its task and settings; only --stop-at and --time-budget can be given"
             raise UserError(f"{' '.join(foreign)}: {kept}")
@@ -234,7 +214,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
         profile=_peek(options, "--profile"),
         algo=_peek(options, "--algo"),
     )
-    config = _parse(Config, options, f"train {task or 'TASK'}", default=config, description=TRAIN_HELP)
+    config = parse(Config, options, f"warpsac train {task or 'TASK'}", default=config, description=TRAIN_HELP)
     return validate(config), reason
 
 
@@ -247,7 +227,9 @@ def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = in_words(error) if isinstance(error, OSError) else "not a text file"
         raise UserError(f"--config {path}: {reason}") from None
-    config = _parse(Config, words, "train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP)
+    config = parse(
+        Config, words, "warpsac train --config FILE", default=from_json(text, str(path)), description=TRAIN_HELP
+    )
     return validate(config), f"variant {config.variant}: as in {path}"
 
 
@@ -276,7 +258,7 @@ def _eval(words: list[str]) -> int:
         from warpsac import evaluate, rundir, runtime
         from warpsac.policy import load_policy, require_fit
 
-    asked: EvalOptions = _parse(EvalOptions, words, "eval")
+    asked: EvalOptions = parse(EvalOptions, words, "warpsac eval")
     if asked.episodes is not None and asked.episodes < 1:
         raise UserError(f"episodes = {asked.episodes}: must be at least 1")
     _check_seed(asked.seed)
@@ -320,7 +302,7 @@ def _play(words: list[str]) -> int:
         from warpsac import play, rundir, runtime
         from warpsac.policy import load_policy
 
-    asked: PlayOptions = _parse(PlayOptions, words, "play")
+    asked: PlayOptions = parse(PlayOptions, words, "warpsac play")
     if asked.steps < 1:
         raise UserError(f"steps = {asked.steps}: must be at least 1")
     _check_seed(asked.seed)
@@ -359,19 +341,19 @@ def _command_of(name: str, options: str) -> Callable[[list[str]], int]:
     def run(words: list[str]) -> int:
         with killed_by_signals():
             module: Any = importlib.import_module(f"warpsac.{name}.command")
-        return int(module.command(_parse(getattr(module, options), words, name)))
+        return int(module.command(parse(getattr(module, options), words, f"warpsac {name}")))
 
     return run
 
 
 def _tasks(words: list[str]) -> int:
-    return task_list.run(_parse(task_list.TasksOptions, words, "tasks"))
+    return task_list.run(parse(task_list.TasksOptions, words, "warpsac tasks"))
 
 
 def _check_env(words: list[str]) -> int:
     from warpsac.envs.check import check_env
 
-    asked: CheckEnvOptions = _parse(CheckEnvOptions, words, "check-env")
+    asked: CheckEnvOptions = parse(CheckEnvOptions, words, "warpsac check-env")
     findings = check_env(asked.id, asked.env)
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")

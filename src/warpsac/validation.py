@@ -168,10 +168,14 @@ def whole_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
+        pass
+    try:
         number = float(text)
-        if not number.is_integer():
-            raise ValueError(f"{text} is not a whole number") from None
-        return int(number)
+    except ValueError:
+        number = math.nan
+    if not number.is_integer():
+        raise ValueError(f"{text} is not a whole number")
+    return int(number)
 
 
 def _typed(hint: Any, value: Any, where: str, path: str) -> Any:

@@ -1,0 +1,17 @@
+"""The `warpsac` command, also `python -m warpsac`: an interruption while it is still being imported ends it silently."""
+
+from __future__ import annotations
+
+import sys
+
+from warpsac.signals import killed_by_signals
+
+
+def main() -> int:
+    with killed_by_signals():
+        from warpsac import cli
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
