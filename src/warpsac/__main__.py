@@ -1,4 +1,4 @@
-"""The `warpsac` command, also `python -m warpsac`: an interruption while it is still being imported ends it silently."""
+"""The `warpsac` command, also `python -m warpsac`. An interruption while it is still imported ends it silently."""
 
 from __future__ import annotations
 
