@@ -295,6 +295,21 @@ def test_export_of_a_robots_policy(
     assert json.loads(capsys.readouterr().out)["falls"] == 0
 
 
+def test_a_robot_whose_files_are_missing_is_left_out_only_if_asked(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: Any) -> None:
+        raise UserError("needs its meshes")
+
+    monkeypatch.setattr(envs, "deployment", missing)
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err == "warpsac: needs its meshes; or export the policy alone with --without-robot\n"
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "out"), "--without-robot"]) == 0
+    assert "robot: left out, as asked\n" in capsys.readouterr().out
+    assert "joint_names" not in (tmp_path / "out/deploy.yaml").read_text()
+
+
 def test_a_robot_that_does_not_fit_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Deployment(walker.robot(), SceneFiles(walker.scene(), {}))
     monkeypatch.setattr(envs, "deployment", lambda task, config: found)

@@ -40,6 +40,8 @@ class ExportOptions:
     """Run folder."""
     out: str | None = None
     """Folder to write, which must be new or empty; default: export in the run folder."""
+    without_robot: bool = False
+    """Leave out the description of the task's robot, where its files are not at hand."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
@@ -53,7 +55,7 @@ class Exported(NamedTuple):
 
 
 def command(asked: ExportOptions) -> int:
-    done = export(asked.run, asked.out)
+    done = export(asked.run, asked.out, asked.without_robot)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
@@ -66,13 +68,13 @@ def command(asked: ExportOptions) -> int:
     return 0
 
 
-def export(run: Path | str, out: Path | str | None = None) -> Exported:
+def export(run: Path | str, out: Path | str | None = None, without_robot: bool = False) -> Exported:
     """Write the newest policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = rundir.open_run(run), load_policy(run)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
-    deployment, known = _deployment(folder)
+    deployment, known = (None, "left out, as asked") if without_robot else _deployment(folder)
     robot = deployment.robot if deployment else None
     if robot and deployment and deployment.scene:
         robot = dataclasses.replace(robot, scene=SCENE)
@@ -101,11 +103,11 @@ def export(run: Path | str, out: Path | str | None = None) -> Exported:
 
 
 def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
-    """The robot of the run's task, and a line about it; a policy can be exported without."""
+    """The robot of the run's task, and a line about it."""
     try:
         found = envs.deployment(folder.config.task, folder.env)
-    except UserError as error:
-        return None, f"not described, because {error}"
+    except UserError as error:  # half a description would be found out on the robot
+        raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
         return None, f"{folder.config.task} has none that is known here"
     robot = found.robot
