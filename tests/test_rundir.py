@@ -510,3 +510,11 @@ def test_the_curve_is_a_picture_whatever_there_is_to_draw(tmp_path: Path, monkey
     with pytest.raises(TrainingStopped, match=r"curve\.png \(no space left on device\)"):
         curve.write_curve(path, rows, CONFIG)
     assert path.read_bytes() == pictures[-1]
+
+
+def test_a_reference_far_beyond_the_curve_does_not_flatten_it() -> None:
+    low, high = np.array([0.0, 40.0]), np.array([20.0, 100.0])
+    assert [curve.is_near(value, low, high) for value in (300.0, 301.0, -200.0, -201.0, 50.0)] == [
+        True, False, True, False, True,
+    ]  # fmt: skip
+    assert curve.is_near(1e9, low[:0], high[:0])

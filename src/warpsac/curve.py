@@ -13,6 +13,15 @@ from warpsac.errors import TrainingStopped
 from warpsac.files import in_words, write_atomically
 
 LINE, REFERENCE, INK = "#1f6feb", "#c2410c", "#334155"
+FAR = 2.0  # heights of the curve
+
+
+def is_near(reference: float, low: np.ndarray, high: np.ndarray) -> bool:
+    """Whether a picture of the band from `low` to `high` can show the reference without flattening it."""
+    if low.size == 0:
+        return True
+    bottom, top = float(low.min()), float(high.max())
+    return bottom - FAR * (top - bottom) <= reference <= top + FAR * (top - bottom)
 
 
 def write_curve(
@@ -23,7 +32,8 @@ def write_curve(
 ) -> None:
     """Evaluation return over environment steps, with a band of one standard deviation over episodes.
 
-    `evaluations` are rows as `rundir.read_evaluations` gives them, `best_known` is drawn as a dashed line.
+    `evaluations` are rows as `rundir.read_evaluations` gives them, `best_known` is drawn as a dashed line where the
+    curve comes near, else only told.
     The picture is replaced at once, so a viewer never sees half of it.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -41,10 +51,14 @@ def write_curve(
     mark = "o" if few else None
     axes.plot(steps, mean, color=LINE, linewidth=1.8, marker=mark, markersize=3.5, clip_on=False)
     if best_known is not None:
-        axes.axhline(best_known, color=REFERENCE, linewidth=1.2, linestyle="--")
+        near = is_near(best_known, mean - spread, mean + spread)
+        if near:
+            axes.axhline(best_known, color=REFERENCE, linewidth=1.2, linestyle="--")
         axes.annotate(
-            f"best known {best_known:,.6g}", (1.0, best_known), xycoords=("axes fraction", "data"),
-            xytext=(-4, -4), textcoords="offset points", ha="right", va="top", color=REFERENCE, fontsize=8,
+            f"best known {best_known:,.6g}", (1.0, best_known if near else 1.0),
+            xycoords=("axes fraction", "data" if near else "axes fraction"),
+            xytext=(-4, -4 if near else 4), textcoords="offset points", ha="right", va="top" if near else "bottom",
+            color=REFERENCE, fontsize=8,
         )  # fmt: skip
     if len(steps) == 0:
         axes.text(0.5, 0.5, "no evaluation yet", transform=axes.transAxes, ha="center", color=INK)
