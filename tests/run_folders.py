@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsac import provenance, rundir
+from warpsac import provenance, rowfiles, rundir
 from warpsac.config import Config
 from warpsac.profiles import resolve
 from warpsac.tasks import find
@@ -46,5 +46,5 @@ def write_run(
         if step:
             lines.append(head | {"kind": "train", "faults/count": 0})
         lines.append(head | {"kind": "eval", f"eval/{metric}": value, "eval/episodes": 5})
-    (folder / rundir.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / rowfiles.METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from warpsac import checkpoint, rundir
+from warpsac import checkpoint, rowfiles, rundir
 from warpsac.config import Config
 from warpsac.envs import probe
 from warpsac.profiles import resolve
@@ -77,7 +77,7 @@ def state_of(run: Path) -> dict[str, np.ndarray]:
 
 def rows_of(run: Path, without_evaluations_at: Sequence[int] = ()) -> list[dict[str, Any]]:
     """The reproducible part of all rows."""
-    rows = [rundir.reproducible(row) for row in rundir.read_metrics(run)]
+    rows = [rowfiles.reproducible(row) for row in rowfiles.read_metrics(run)]
     return [row for row in rows if not (row["kind"] == "eval" and row["step"] in without_evaluations_at)]
 
 

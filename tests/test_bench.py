@@ -16,7 +16,7 @@ from rich.console import Console
 from benches import write_suite
 from run_folders import write_run
 from runs import tiny
-from warpsac import cli, files, rundir, training
+from warpsac import cli, files, rowfiles, rundir, training
 from warpsac.bench import local, worker
 from warpsac.bench.board import Board, summarise
 from warpsac.bench.command import BenchOptions, command, load_suite
@@ -422,7 +422,7 @@ def test_live_table(tmp_path: Path) -> None:
     scheduler.running.append(job)
     board = Board(tmp_path, [done, half], console, clock=lambda: now[0])
     board.follow(scheduler)
-    with open(run / rundir.METRICS, "a") as stream:
+    with open(run / rowfiles.METRICS, "a") as stream:
         stream.write('{"step": 250000, "kind": "train"}\n')
     now[0] += 60
     board.follow(scheduler)
@@ -461,14 +461,14 @@ def test_parcels_carry_what_has_changed(tmp_path: Path) -> None:
     everything = sorted(path.relative_to(there) for path in there.rglob("*") if ".lock" not in path.name)
     assert sorted(path.relative_to(here) for path in here.rglob("*")) == everything
     assert outbox.parcel().files == {}
-    with open(run / rundir.METRICS, "a") as stream:
+    with open(run / rowfiles.METRICS, "a") as stream:
         stream.write("{}\n")
     shutil.rmtree(min((run / "checkpoints").iterdir()))
     (run / ".half").write_text("")
     parcel = outbox.parcel()
-    assert list(parcel.files) == [f"cell/{run.name}/{rundir.METRICS}"]
+    assert list(parcel.files) == [f"cell/{run.name}/{rowfiles.METRICS}"]
     unpack(parcel, here)
-    assert (copy / rundir.METRICS).read_bytes() == (run / rundir.METRICS).read_bytes()
+    assert (copy / rowfiles.METRICS).read_bytes() == (run / rowfiles.METRICS).read_bytes()
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step_000000000090"]
     with pytest.raises(ValueError, match="must not name"):
         unpack(parcel._replace(files={"../x": b""}), here)

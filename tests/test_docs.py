@@ -13,7 +13,7 @@ import pytest
 
 from warpsac.config import Config
 from warpsac.interaction import METRIC_NAMES
-from warpsac.rundir import EVALUATION_COLUMNS
+from warpsac.rowfiles import EVALUATION_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])

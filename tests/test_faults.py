@@ -315,16 +315,16 @@ def test_a_full_disk_at_a_checkpoint(
 def test_a_full_disk_at_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from warpsac import rundir
+    from warpsac import rowfiles
 
-    write = rundir._write
+    write = rowfiles._write
 
     def full(descriptor: int, data: bytes) -> None:
         if b'"step": 84,' in data:
             raise OSError(errno.ENOSPC, "No space left on device")
         write(descriptor, data)
 
-    monkeypatch.setattr(rundir, "_write", full)
+    monkeypatch.setattr(rowfiles, "_write", full)
     assert cli.main(command(tiny(tmp_path))) == 1
     (run,) = tmp_path.iterdir()
     error = f"warpsac: cannot write {run / 'metrics.jsonl'} (no space left on device)\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runs import assert_same_run, rows_of, state_of, tiny
-from warpsac import rundir, training
+from warpsac import rowfiles, training
 from warpsac.config import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.fused_loop import FusedLoop
@@ -28,7 +28,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_rows_evaluations_and_checkpoints_are_where_they_belong(uninterrupted: list[Path]) -> None:
-    rows = rundir.read_metrics(uninterrupted[0])
+    rows = rowfiles.read_metrics(uninterrupted[0])
     assert [row["step"] for row in rows if row["kind"] == "train"] == [3 * 7 * i for i in range(1, 13)]
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [0, 120, 240, 270]
     learning = [row for row in rows if "loss/critic" in row]

@@ -19,7 +19,7 @@ ROWS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "types errors files signals provenance ppo_config",
-        "config tasks pytree parcel runtime contract video",
+        "config tasks pytree parcel rowfiles runtime contract video",
         "profiles",
         "validation",
         "parsing",

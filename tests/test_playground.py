@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, tiny
-from warpsac import api, curve, envs, play, rundir, tasks, training
+from warpsac import api, curve, envs, play, rowfiles, tasks, training
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
 from warpsac.validation import override
@@ -119,7 +119,7 @@ def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
     (run,) = training.train(tiny(tmp_path / "parts", **settings, stop_at=90)).runs
     assert training.resume([run], stop_at=270).finished
     assert_same_run(run, whole, extra_evaluations=(90,))
-    rows = rundir.read_evaluations(whole)
+    rows = rowfiles.read_evaluations(whole)
     assert [row["length_mean"] for row in rows] == [1000.0] * len(rows)
     assert all(0 <= row["return_mean"] <= 1000 for row in rows)
     if play.find_gl() is not None:
@@ -196,7 +196,7 @@ def test_ppo_balances_the_pole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         log={"every": 320, "tensorboard": False},
     )  # fmt: skip
     (run,) = training.train(config).runs
-    rows = rundir.read_metrics(run)
+    rows = rowfiles.read_metrics(run)
     assert rows[0]["episode/return"] < 400
     assert rows[-1]["eval/length"] == 1000  # whole episodes, though those of training are staggered
     assert rows[-1]["eval/return"] > 900

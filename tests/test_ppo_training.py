@@ -17,7 +17,7 @@ import pytest
 import quick
 from runs import POINT_HOME, assert_same_run, rows_of, state_of
 from runs import tiny_ppo as tiny
-from warpsac import checkpoint, envs, ppo, ppo_engine, rundir, training
+from warpsac import checkpoint, envs, ppo, ppo_engine, rowfiles, rundir, training
 from warpsac.bench import programs, suite
 from warpsac.config import Config
 from warpsac.envs import probe, probe_native
@@ -203,7 +203,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Pa
 @pytest.mark.parametrize("kind", [tiny, native])
 def test_rows_evaluations_and_checkpoints_are_where_they_belong(uninterrupted: Any, kind: Any) -> None:
     run = uninterrupted[kind.__name__][0]
-    rows = rundir.read_metrics(run)
+    rows = rowfiles.read_metrics(run)
     assert [row["step"] for row in rows if row["kind"] == "train"] == [30 * i for i in range(1, 7)]
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [0, 60, 120, 180]
     assert checkpoint.steps(run / "checkpoints") == [135, 180]

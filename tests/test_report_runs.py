@@ -15,7 +15,7 @@ import pytest
 
 from run_folders import config_of, write_run
 from runs import tiny
-from warpsac import rundir, training
+from warpsac import rowfiles, rundir, training
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
 from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
@@ -80,7 +80,7 @@ def test_a_run_without_evaluations(tmp_path: Path) -> None:
     run = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, []))
     assert (run.status, run.detail) == ("no evaluations", "at step 0 of 1,000,000")
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 2, [])
-    (folder / rundir.METRICS).unlink()
+    (folder / rowfiles.METRICS).unlink()
     assert the_run(folder).status == "no evaluations"
 
 
@@ -121,19 +121,19 @@ DAMAGE = {
 @pytest.mark.parametrize("line", DAMAGE.values(), ids=DAMAGE.keys())
 def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     good, bad = (write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL) for seed in (1, 2))
-    lines = (bad / rundir.METRICS).read_text().splitlines()
+    lines = (bad / rowfiles.METRICS).read_text().splitlines()
     lines[3] = line
-    (bad / rundir.METRICS).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+    (bad / rowfiles.METRICS).write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
     by_name = {run.name: run for run in collect([tmp_path])}
     assert by_name[good.name].finished
     assert by_name[bad.name].status == "damaged"
-    assert by_name[bad.name].detail == f"{bad / rundir.METRICS}, line 4: not a row of metrics"
+    assert by_name[bad.name].detail == f"{bad / rowfiles.METRICS}, line 4: not a row of metrics"
     assert by_name[bad.name].seed == 2
 
 
 def test_a_half_written_last_line_is_no_damage(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
-    with open(folder / rundir.METRICS, "a") as stream:
+    with open(folder / rowfiles.METRICS, "a") as stream:
         stream.write('{"step": 1000100, "ki')
     assert the_run(folder).finished
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
-from warpsac import checkpoint, rundir, training
+from warpsac import checkpoint, rowfiles, rundir, training
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.host_loop import HostLoop
@@ -113,7 +113,7 @@ def test_interrupted_four_times_equals_uninterrupted(
     assert training.resume(runs, stop_at=90 * envs).finished
     for run, reference in zip(runs, uninterrupted(setting, overlap), strict=True):
         assert_same_run(run, reference, extra_evaluations=[33 * envs])
-        aside = rundir.read_metrics(run / "set_aside" / "metrics-1.jsonl")
+        aside = rowfiles.read_metrics(run / "set_aside" / "metrics-1.jsonl")
         assert [row["step"] for row in aside] == [56 * envs, 63 * envs, 70 * envs]
         assert [resume["step"] for resume in rundir.open_run(run).meta["resumes"]] == [
             12 * envs, 21 * envs, 33 * envs, 50 * envs,
@@ -166,6 +166,25 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, uninterrupted: 
     assert_same_run(runs[0], uninterrupted("3-steps-3-envs-1-seed", True)[0])
 
 
+def without_seconds(table: str) -> list[list[str]]:
+    """The cells of an evaluations.csv, but for the second column."""
+    return [[cell for i, cell in enumerate(line.split(",")) if i != 1] for line in table.splitlines()]
+
+
+@pytest.mark.parametrize("damaged", ["metrics.jsonl", "evaluations.csv"])
+def test_a_last_evaluation_that_was_lost_is_made_again(tmp_path: Path, damaged: str) -> None:
+    runs = training.train(tiny(tmp_path, seeds=(1, 2), stop_at=120)).runs
+    before = [(rows_of(run), (run / "evaluations.csv").read_text()) for run in runs]
+    file = runs[1] / damaged
+    file.write_text(file.read_text()[:-10])  # its last line is the evaluation's
+    assert training.resume(runs).finished
+    for run, (rows, table) in zip(runs, before, strict=True):
+        assert rows_of(run) == rows
+        assert without_seconds((run / "evaluations.csv").read_text()) == without_seconds(table)
+    assert training.resume(runs).finished
+    assert [rows_of(run) for run in runs] == [rows for rows, _ in before]
+
+
 def test_before_the_first_checkpoint_resume_starts_from_the_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -177,7 +196,7 @@ def test_before_the_first_checkpoint_resume_starts_from_the_beginning(
     assert training.resume([run]).finished
     assert "no checkpoint was made yet: starting from the beginning" in capsys.readouterr().out
     assert_same_run(run, uninterrupted("3-steps-3-envs-1-seed", True)[0])
-    assert len(rundir.read_metrics(run / "set_aside" / "metrics-1.jsonl")) == 3
+    assert len(rowfiles.read_metrics(run / "set_aside" / "metrics-1.jsonl")) == 3
 
 
 # --- damaged checkpoints

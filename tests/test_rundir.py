@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpsac import curve, files, provenance, rundir, validation
+from warpsac import curve, files, provenance, rowfiles, rundir, validation
 from warpsac.config import Config, EnvConfig, LogConfig
 from warpsac.errors import TrainingStopped, UserError
 
@@ -154,14 +154,14 @@ def test_rows_come_back_exactly(tmp_path: Path) -> None:
     # Flushed: another reader sees it while the run is open.
     text = (run.path / "metrics.jsonl").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["c"] == "nan"
-    (row,) = rundir.read_metrics(run.path)
+    (row,) = rowfiles.read_metrics(run.path)
     assert math.isnan(row.pop("c"))
     assert row == {
         "step": 5, "kind": "train", "a": float(np.float32(0.1)), "b": 1 / 3, "d": -math.inf, "f": 2.5,
         "time/seconds": 1.0,
     }  # fmt: skip
-    assert "time/seconds" not in rundir.reproducible(row)
-    assert set(rundir.reproducible(row)) == {"step", "kind", "a", "b", "d", "f"}
+    assert "time/seconds" not in rowfiles.reproducible(row)
+    assert set(rowfiles.reproducible(row)) == {"step", "kind", "a", "b", "d", "f"}
 
 
 @pytest.mark.parametrize("extra", [{}, {"eval/success": 0.5}, {"eval/score": math.nan, "eval/success": 1.0}])
@@ -175,11 +175,11 @@ def test_evaluations_have_only_the_columns_the_task_has(tmp_path: Path, extra: d
     names = ["step", "seconds", "return_mean", "return_std", "length_mean", *optional, "episodes"]
     assert header.split(",") == names
     assert first.startswith("10,5.0,100.0,1.25,200.0,")
-    rows = rundir.read_evaluations(run.path)
+    rows = rowfiles.read_evaluations(run.path)
     assert [row["step"] for row in rows] == [10, 20]
     assert rows[1]["return_mean"] == 1 / 3
     assert list(rows[0]) == names
-    assert len(rundir.read_metrics(run.path)) == 3
+    assert len(rowfiles.read_metrics(run.path)) == 3
 
 
 def test_evaluations_continue_their_columns_after_a_resume(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_evaluations_continue_their_columns_after_a_resume(tmp_path: Path) -> No
     run = rundir.open_run(run.path)
     run.resume(1, {})
     run.log(eval_row(2))  # no success known this time: absent, not 0
-    first, second = rundir.read_evaluations(run.path)
+    first, second = rowfiles.read_evaluations(run.path)
     assert first["success"] == 0.5
     assert "success" not in second
     assert second["episodes"] == 5
@@ -197,20 +197,20 @@ def test_evaluations_continue_their_columns_after_a_resume(tmp_path: Path) -> No
 
 def test_readers_skip_a_half_written_last_line_only(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    assert rundir.read_metrics(run.path) == rundir.read_evaluations(run.path) == []
+    assert rowfiles.read_metrics(run.path) == rowfiles.read_evaluations(run.path) == []
     for step in (1, 2):
         run.log(eval_row(step))
     for name in ("metrics.jsonl", "evaluations.csv"):
         with open(run.path / name, "a") as stream:
             stream.write((run.path / name).read_text().splitlines()[-1][:-1])
-    assert [row["step"] for row in rundir.read_metrics(run.path)] == [1, 2]
-    assert [row["step"] for row in rundir.read_evaluations(run.path)] == [1, 2]
+    assert [row["step"] for row in rowfiles.read_metrics(run.path)] == [1, 2]
+    assert [row["step"] for row in rowfiles.read_evaluations(run.path)] == [1, 2]
     (run.path / "metrics.jsonl").write_text('{"step": 1}\n{"st\n{"step": 2}\n')
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 2: not a row of metrics"):
-        rundir.read_metrics(run.path)
+        rowfiles.read_metrics(run.path)
     (run.path / "evaluations.csv").write_text("step,return_mean\n1,2\n1,x\n")
     with pytest.raises(UserError, match=r"evaluations\.csv, line 3: not an evaluation"):
-        rundir.read_evaluations(run.path)
+        rowfiles.read_evaluations(run.path)
 
 
 @pytest.mark.parametrize("failing", ["metrics.jsonl", "evaluations.csv"])
@@ -229,27 +229,27 @@ def test_a_full_disk_stops_training_with_one_line_and_whole_rows(
             return write(descriptor, data[:10])  # the system takes a part, then refuses the rest
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(rundir.os, "write", nearly_full)
+    monkeypatch.setattr(rowfiles.os, "write", nearly_full)
     with pytest.raises(TrainingStopped) as raised:
         run.log(eval_row(2))
     monkeypatch.undo()
     assert str(raised.value) == f"cannot write {run.path / failing} (no space left on device)"
     assert (run.path / failing).read_bytes() == before
     run.log(eval_row(3))
-    assert rundir.read_evaluations(run.path)[-1]["step"] == 3
+    assert rowfiles.read_evaluations(run.path)[-1]["step"] == 3
 
 
 def test_sync_reports_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run(tmp_path)
     run.log(train_row(1))
-    run.sync()
+    run.rows.sync()
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(rundir.os, "fsync", fail)
+    monkeypatch.setattr(rowfiles.os, "fsync", fail)
     with pytest.raises(TrainingStopped, match="input/output error"):
-        run.sync()
+        run.rows.sync()
 
 
 # --- resume ---------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_rows_beyond_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
     kept = (run.path / "metrics.jsonl").read_text()
     aside = (run.path / "set_aside" / "metrics-1.jsonl").read_text()
     assert kept + aside == metrics
-    assert [row["step"] for row in rundir.read_metrics(run.path)] == [10, 10, 20, 20]
+    assert [row["step"] for row in rowfiles.read_metrics(run.path)] == [10, 10, 20, 20]
     assert aside.endswith('{"step": 40, "ki')
     header = evaluations.splitlines(keepends=True)[0]
     kept = (run.path / "evaluations.csv").read_text()
@@ -292,20 +292,20 @@ def test_rows_beyond_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
     run = rundir.open_run(run.path)
     run.resume(20, {"time": "later still"})
     assert [r["step"] for r in run.meta["resumes"]] == [20, 20]
-    (row,) = rundir.read_metrics(run.path / "set_aside" / "metrics-2.jsonl")
+    (row,) = rowfiles.read_metrics(run.path / "set_aside" / "metrics-2.jsonl")
     assert row["again"] == 1
     assert len(list((run.path / "set_aside").iterdir())) == 3
 
 
 def test_nothing_to_set_aside_changes_nothing(tmp_path: Path) -> None:
     run = new_run(tmp_path)
-    run.set_aside_after(0)
+    run.rows.set_aside_after(0)
     run.log(eval_row(10))
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in run.path.iterdir()}
-    run.set_aside_after(10)
+    run.rows.set_aside_after(10)
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in run.path.iterdir()} == before
     run.log(eval_row(20))
-    assert [row["step"] for row in rundir.read_evaluations(run.path)] == [10, 20]
+    assert [row["step"] for row in rowfiles.read_evaluations(run.path)] == [10, 20]
 
 
 @pytest.mark.parametrize("killed_before", range(1, 9))
@@ -324,15 +324,15 @@ def test_killed_while_setting_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(files.os, "replace", killed)
     try:
-        run.set_aside_after(20)
+        run.rows.set_aside_after(20)
         assert killed_before > 4
     except SystemExit:
         assert killed_before <= 4
     monkeypatch.undo()
-    run.set_aside_after(20)
+    run.rows.set_aside_after(20)
 
     expected = interrupted(tmp_path / "reference")
-    expected.set_aside_after(20)
+    expected.rows.set_aside_after(20)
     for name in (
         "metrics.jsonl",
         "evaluations.csv",
@@ -353,7 +353,7 @@ def test_resume_from_before_the_first_row_and_damaged_lines(tmp_path: Path) -> N
     assert (run.path / "set_aside/metrics-1.jsonl").read_bytes() == b'\xff\xfe garbage\n[]\n{"step": 2}\n'
     assert (run.path / "evaluations.csv").read_bytes() == b""
     run.log(eval_row(3))
-    assert [row["step"] for row in rundir.read_evaluations(run.path)] == [3]
+    assert [row["step"] for row in rowfiles.read_evaluations(run.path)] == [3]
 
 
 def test_a_broken_meta_file_does_not_prevent_a_resume(tmp_path: Path) -> None:

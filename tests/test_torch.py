@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
-from warpsac import envs, rundir, runtime, training
+from warpsac import envs, rowfiles, runtime, training
 from warpsac.config import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.host_loop import HostLoop
@@ -174,7 +174,7 @@ def test_where_replay_lives_changes_nothing(tmp_path: Path, placement: str) -> N
     for run, other in zip(runs, reference, strict=True):
         one, two = state_of(run), state_of(other)
         assert all(np.array_equal(one[name], two[name]) for name in one)
-        assert rundir.read_metrics(run)[-1]["step"] == 270
+        assert rowfiles.read_metrics(run)[-1]["step"] == 270
     assert rows_of(runs[0])[-2]["faults/count"] == 2  # of 90 steps, those that are multiples of 40
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
-from warpsac import api, checkpoint, engine, rundir, training
+from warpsac import api, checkpoint, engine, rowfiles, rundir, training
 from warpsac import loop as loop_module
 from warpsac.config import Config
 from warpsac.errors import UserError
@@ -202,7 +202,7 @@ def test_what_is_logged_and_when(tmp_path: Path) -> None:
     assert by_step[84]["episode/length"] == 25.0
     assert by_step[84]["episode/success"] in (0.0, 1 / 3, 2 / 3, 1.0)
     assert "episode/return" not in by_step[105]
-    times = [row["time/seconds"] for row in rundir.read_metrics(run)]
+    times = [row["time/seconds"] for row in rowfiles.read_metrics(run)]
     assert times == sorted(times)
     assert times[0] > 0
 
@@ -232,7 +232,7 @@ def test_each_seed_has_a_run_folder_of_its_own(tmp_path: Path) -> None:
     assert [run.name for run in outcome.runs] == ["both-seed4", "both-seed9"]
     for run, seed in zip(outcome.runs, (4, 9)):
         assert rundir.open_run(run).config.seeds == (seed,)
-        assert [row["step"] for row in rundir.read_evaluations(run)] == [0, 48]
+        assert [row["step"] for row in rowfiles.read_evaluations(run)] == [0, 48]
         assert rundir.open_run(run).meta["versions"]["jax"]
         # In the warm-up no arithmetic differs: what a seed collects in company is what it collects alone.
         alone = finish(tiny(tmp_path, seeds=(seed,), stop_at=48))

@@ -32,7 +32,7 @@ def write_curve(
 ) -> None:
     """Evaluation return over environment steps, with a band of one standard deviation over episodes.
 
-    `evaluations` are rows as `rundir.read_evaluations` gives them, `best_known` is drawn as a dashed line where the
+    `evaluations` are rows as `rowfiles.read_evaluations` gives them, `best_known` is drawn as a dashed line where the
     curve comes near, else only told.
     The picture is replaced at once, so a viewer never sees half of it.
     """

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rundir, runtime
+from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rowfiles, rundir, runtime
 from warpsac.config import ABUNDANT_ENVS, Config
 from warpsac.episodes import Episode
 from warpsac.errors import TrainingStopped, UserError
@@ -230,7 +230,7 @@ class Loop(abc.ABC):
             self.evaluated_at = self.step
             best = self.target.task.normalize_score if self.target.task else None
             for run in self.runs:
-                curve.write_curve(run.curve, rundir.read_evaluations(run.path), run.config, best)
+                curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
         self.show_phase()
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
@@ -254,7 +254,7 @@ class Loop(abc.ABC):
         }
         for run, groups in zip(self.runs, self.snapshots(with_simulator), strict=True):
             self._require_finite_parameters(run, groups["learner"])
-            run.sync()
+            run.rows.sync()
             checkpoint.save(run.checkpoints, self.step, groups, info, self.config.checkpoint.keep)
         self.show_phase()
 

@@ -60,6 +60,11 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
         run.resume(checkpoints[s].step if checkpoints else -1, meta, loop.config.stop_at)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
+    if loop.evaluated_at == loop.step and not all(run.rows.has_evaluation(loop.step) for run in loop.runs):
+        # The files were damaged since: the policy of that evaluation is at hand, so it is made again.
+        for run in loop.runs:
+            run.rows.set_evaluation_aside(loop.step)
+        loop.evaluated_at = None
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= loop.config.end_step else ""
         loop.progress.message(f"resumed at step {loop.step:,}{over}")

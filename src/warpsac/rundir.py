@@ -1,39 +1,30 @@
 """A run folder: everything one seed leaves behind, readable without jax.
 
-    RUN/config.json        the settings, enough to run it again
-        meta.json          command, versions, machine, commit; an entry under "resumes" for each resume
-        metrics.jsonl      one JSON object per row, append-only
-        evaluations.csv    one line per evaluation
-        checkpoints/  tensorboard/  curve.png
-        set_aside/         rows that a resumed run had already written beyond its checkpoint
-        failure.txt        why training had to stop, until it is resumed
-
-A row is {"step": environment steps, "kind": "train" or "eval", "loss/critic": ..., ...}. A metric that is
-not known is absent, never 0 or null; a non-finite number is written as a string ("nan", "inf", "-inf") and
-read back as the number. Keys that start with "time/" are wall-clock; all others are reproducible.
-
-A line without its line end is a line that a killed process left half written: readers skip it and a resume
-sets it aside.
+RUN/config.json        the settings, enough to run it again
+    meta.json          command, versions, machine, commit; an entry under "resumes" for each resume
+    metrics.jsonl      one JSON object per row, append-only (`rowfiles`)
+    evaluations.csv    one line per evaluation
+    checkpoints/  tensorboard/  curve.png
+    set_aside/         rows that a resumed run had already written beyond its checkpoint
+    failure.txt        why training had to stop, until it is resumed
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
-import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from warpsac.config import Config, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.files import Held, free_name, in_words, lock_file, sync_folder, write_atomically
+from warpsac.files import Held, free_name, in_words, lock_file, write_atomically
+from warpsac.rowfiles import RowFiles, aside_folder
 from warpsac.trackers import Tracker, open_trackers, require_trackers
 from warpsac.validation import from_json, to_json
 
@@ -42,28 +33,7 @@ try:
 except ImportError:  # no file locks on this system
     fcntl = None  # type: ignore[assignment]
 
-WALL_CLOCK_PREFIX = "time/"
-METRICS, EVALUATIONS, CONFIG, META = "metrics.jsonl", "evaluations.csv", "config.json", "meta.json"
-FAILURE = "failure.txt"
-
-# Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
-EVALUATION_COLUMNS = {
-    "step": "step",
-    "seconds": "time/seconds",
-    "return_mean": "eval/return",
-    "return_std": "eval/return_std",
-    "length_mean": "eval/length",
-    "success": "eval/success",
-    "score": "eval/score",
-    "episodes": "eval/episodes",
-}
-
-Row = dict[str, Any]
-
-
-def reproducible(row: Mapping[str, Any]) -> Row:
-    """The row without its wall-clock fields: equal for equal seeds."""
-    return {key: value for key, value in row.items() if not key.startswith(WALL_CLOCK_PREFIX)}
+CONFIG, META, FAILURE = "config.json", "meta.json", "failure.txt"
 
 
 def run_name(config: Config, seed: int) -> str:
@@ -128,9 +98,8 @@ class RunDir:
         self.seed = config.seeds[0]
         self.checkpoints = path / "checkpoints"
         self.curve = path / "curve.png"
-        self._files: dict[str, int] = {}  # open descriptors by file name
+        self.rows = RowFiles(path)
         self._trackers: list[Tracker] | None = None
-        self._columns: list[str] | None = None
         self._resumed_at: int | None = None
         self._lock: int | None = None
 
@@ -171,18 +140,20 @@ class RunDir:
         """
         require_trackers(self.config)
         self.lock()
-        self.set_aside_after(step)
-        with self._clear_errors():
+        self.rows.set_aside_after(step)
+        try:
             (self.path / FAILURE).unlink(missing_ok=True)
             content = self.meta
             if not content and (self.path / META).exists():
-                os.replace(self.path / META, free_name(self._aside_folder() / META))
+                os.replace(self.path / META, free_name(aside_folder(self.path) / META))
             entry = {"step": step, **({} if stop_at is None else {"stop_at": stop_at}), **meta}
             content["resumes"] = [*content.get("resumes", ()), entry]
             write_atomically(self.path / META, _json_bytes(content))
             if stop_at != self.config.stop_at:
                 self.config = dataclasses.replace(self.config, stop_at=stop_at)
                 write_atomically(self.path / CONFIG, to_json(self.config).encode())
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
         self._resumed_at = step
 
     def record_failure(self, reason: str) -> None:
@@ -192,69 +163,9 @@ class RunDir:
         with contextlib.suppress(OSError):  # a full disk may be the very reason; it was said on the screen too
             write_atomically(self.path / FAILURE, (" ".join(reason.split()) + "\n").encode())
 
-    def set_aside_after(self, step: int) -> None:
-        """Move the rows beyond `step`, and half-written or unreadable lines, to set_aside/."""
-        self._close_files()
-        with self._clear_errors():
-            self._move_lines(METRICS, "", lambda line: _json_step(line) <= step)
-            header = self._evaluations_header()
-            self._move_lines(EVALUATIONS, header, lambda line: line == header or _csv_step(line) <= step)
-
-    def _evaluations_header(self) -> str:
-        """The first line of evaluations.csv; empty as long as it is not completely written."""
-        path = self.path / EVALUATIONS
-        header = next(_lines(path), "") if path.exists() else ""
-        return header if header.endswith("\n") else ""
-
-    @contextlib.contextmanager
-    def _clear_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
-
-    def _move_lines(self, name: str, header: str, stays: Callable[[str], bool]) -> None:
-        """Two renames: first the moved lines appear in set_aside/, then they vanish from the file.
-
-        Killed in between, the next call finds that the lines to move are what was moved last, and only
-        makes up for the second rename: nothing is lost and nothing is there twice.
-        """
-        path = self.path / name
-        if not path.exists():
-            return
-        kept: list[str] = []
-        moved: list[str] = []
-        for line in _lines(path):
-            (kept if line.endswith("\n") and stays(line) else moved).append(line)
-        if not moved:
-            return
-        folder = self._aside_folder()
-        stem, suffix = os.path.splitext(name)
-        count = 1
-        while (folder / f"{stem}-{count}{suffix}").exists():
-            count += 1
-        aside = _encode(header + "".join(moved))
-        last = folder / f"{stem}-{count - 1}{suffix}"
-        if not (last.exists() and last.read_bytes() == aside):
-            write_atomically(folder / f"{stem}-{count}{suffix}", aside)
-        write_atomically(path, _encode("".join(kept)))
-
-    def _aside_folder(self) -> Path:
-        folder = self.path / "set_aside"
-        folder.mkdir(exist_ok=True)
-        return folder
-
     def log(self, row: Mapping[str, Any]) -> None:
-        """Append a row to metrics.jsonl, to evaluations.csv if it is an evaluation, and to the trackers.
-
-        The row is with the system when this returns (it survives a killed process); `sync` makes it
-        survive a power cut. Raises TrainingStopped if it cannot be written.
-        """
-        plain = {key: _plain(value) for key, value in row.items() if value is not None}
-        text = {key: str(v) if isinstance(v, float) and not math.isfinite(v) else v for key, v in plain.items()}
-        self._append(METRICS, json.dumps(text, allow_nan=False) + "\n")
-        if plain.get("kind") == "eval":
-            self._log_evaluation(plain)
+        """Append a row to the files and hand it to the trackers. Raises TrainingStopped if it cannot be written."""
+        plain = self.rows.append(row)
         try:
             if self._trackers is None:
                 created = str(self.meta.get("time", ""))
@@ -264,41 +175,8 @@ class RunDir:
         except OSError as error:
             raise TrainingStopped(f"cannot write to {self.path} ({in_words(error)})") from error
 
-    def _log_evaluation(self, row: Row) -> None:
-        if self._columns is None:
-            self._columns = self._evaluations_header().strip().split(",")
-        if self._columns == [""]:
-            self._columns = [name for name, key in EVALUATION_COLUMNS.items() if key in row]
-            self._append(EVALUATIONS, ",".join(self._columns) + "\n")
-        values = (row.get(EVALUATION_COLUMNS[name], "") for name in self._columns)
-        self._append(EVALUATIONS, ",".join(map(str, values)) + "\n")
-
-    def _append(self, name: str, text: str) -> None:
-        try:
-            if name not in self._files:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-                self._files[name] = os.open(self.path / name, flags, 0o666)
-            _write(self._files[name], text.encode())
-        except OSError as error:
-            raise TrainingStopped(f"cannot write {self.path / name} ({in_words(error)})") from error
-
-    def sync(self) -> None:
-        """Make all rows so far survive a power cut; called before a checkpoint that relies on them."""
-        try:
-            for descriptor in self._files.values():
-                os.fsync(descriptor)
-            sync_folder(self.path)
-        except OSError as error:
-            raise TrainingStopped(f"cannot write to {self.path} ({in_words(error)})") from error
-
-    def _close_files(self) -> None:
-        for descriptor in self._files.values():
-            os.close(descriptor)
-        self._files.clear()
-        self._columns = None
-
     def close(self) -> None:
-        self._close_files()
+        self.rows.close()
         for tracker in self._trackers or ():
             tracker.close()
         self._trackers = None
@@ -313,81 +191,8 @@ class RunDir:
         self.close()
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    """Append all of `data` or, if the disk is full, nothing: a later row must not continue half a line."""
-    before = os.fstat(descriptor).st_size
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.ftruncate(descriptor, before)
-        raise
-
-
-def _plain(value: Any) -> Any:
-    """A Python number, string or bool for whatever scalar was measured."""
-    return value.item() if hasattr(value, "item") else value
-
-
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, default=str) + "\n").encode()
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # the counterpart of `_lines`: damaged bytes stay as they are
-
-
-# --- reading --------------------------------------------------------------------------------------------
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        yield from stream
-
-
-def _json_step(line: str) -> float:
-    """The step of a row; infinite for a line that is no row: it never counts as before a checkpoint."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
-        return math.inf
-
-
-def _csv_step(line: str) -> float:
-    try:
-        return float(line.split(",")[0])
-    except ValueError:
-        return math.inf
-
-
-def _parse_row(line: str) -> Row:
-    """A row of metrics; a ValueError for a line that is none."""
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise ValueError("not an object")
-    if 'nan"' in line or 'inf"' in line:  # most rows have none, and need no second look at each value
-        row = {key: float(value) if value in ("nan", "inf", "-inf") else value for key, value in row.items()}
-    return row
-
-
-def _file_of(path: Path | str, name: str) -> Path:
-    return Path(path) / name if Path(path).is_dir() else Path(path)
-
-
-def read_metrics(path: Path | str) -> list[Row]:
-    """The rows of a run (folder or file), in the order written; none if it has not logged yet."""
-    file, rows = _file_of(path, METRICS), []
-    if not file.exists():
-        return []
-    for number, line in enumerate(_lines(file), 1):
-        if not line.endswith("\n"):
-            break
-        try:
-            rows.append(_parse_row(line))
-        except (ValueError, RecursionError):
-            raise UserError(f"{file}, line {number}: not a row of metrics") from None
-    return rows
 
 
 def read_failure(folder: Path) -> str | None:
@@ -418,21 +223,3 @@ def in_use(folder: Path) -> bool:
     finally:
         os.close(lock)
     return False
-
-
-def read_evaluations(path: Path | str) -> list[dict[str, float]]:
-    """The evaluations of a run (folder or file), by column; a value that is not known is absent."""
-    file = _file_of(path, EVALUATIONS)
-    if not file.exists():
-        return []
-    text = "".join(line for line in _lines(file) if line.endswith("\n"))
-    rows = []
-    for number, cells in enumerate(csv.DictReader(io.StringIO(text)), 2):
-        try:
-            rows.append({
-                name: int(cell) if name in ("step", "episodes") else float(cell)
-                for name, cell in cells.items() if cell != ""
-            })  # fmt: skip
-        except (ValueError, TypeError):
-            raise UserError(f"{file}, line {number}: not an evaluation") from None
-    return rows

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import tyro
 
-from warpsac import envs, ppo, rundir
+from warpsac import envs, ppo, rowfiles, rundir
 from warpsac.envs.robots import ASSETS, Deployment
 from warpsac.errors import UserError
 from warpsac.export import deploy, network
@@ -116,7 +116,7 @@ def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
     meta = folder.meta
-    evaluations = [row for row in rundir.read_evaluations(folder.path) if row["step"] <= policy.step]
+    evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
     return {
         "name": folder.path.resolve().name,
         "variant": folder.config.variant,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from warpsac import checkpoint, published, rundir
+from warpsac import checkpoint, published, rowfiles, rundir
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.files import in_words
@@ -132,12 +132,12 @@ def read_run(folder: Path, name: str) -> Run:
     known = Run(folder, name, "damaged", "", scale, group_of(config), opened.seed, end_step=config.end_step,
                 meta=opened.meta)  # fmt: skip
     try:
-        rows = rundir.read_metrics(folder)
+        rows = rowfiles.read_metrics(folder)
         return _judged(known, config, rows, _evaluations(folder, rows, scale.metric))
     except UserError as error:
         return dataclasses.replace(known, detail=str(error))
     except OSError as error:
-        return dataclasses.replace(known, detail=f"{rundir.METRICS}: {in_words(error)}")
+        return dataclasses.replace(known, detail=f"{rowfiles.METRICS}: {in_words(error)}")
 
 
 def _number(value: Any) -> float:
@@ -151,7 +151,7 @@ def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], metric: str) -
     for number, row in enumerate(rows, 1):
         step = _number(row.get("step"))
         if not (math.isfinite(step) and step >= last) or row.get("kind") not in ("train", "eval"):
-            raise UserError(f"{folder / rundir.METRICS}, line {number}: not a row of metrics")
+            raise UserError(f"{folder / rowfiles.METRICS}, line {number}: not a row of metrics")
         last = step
         if row["kind"] == "eval":
             result = _number(row.get(f"eval/{metric}")) * (100.0 if metric == "success" else 1.0)
