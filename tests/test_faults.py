@@ -191,11 +191,13 @@ def test_a_simulator_that_never_starts(tmp_path: Path, monkeypatch: pytest.Monke
 # --- a learner that fails
 
 
+@pytest.mark.parametrize("threaded", [False, True], ids=["one-thread", "two-threads"])
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_a_loss_that_is_not_finite_stops_training_and_shows_its_minibatch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str, threaded: bool
 ) -> None:
     """The critic is poisoned before update 31, which the actor learns from in update 32."""
+    monkeypatch.setattr(HostLoop, "learns_in_a_thread", lambda self: threaded)
     config = tiny(tmp_path, replay={"placement": placement}, log={"every": 5})
     with HostLoop(config) as loop:
         loop.start()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 
 class HostLoop(Loop):
+    _handing_over: Future[None] | None = None
+
     def make_simulator(self) -> envs.EnvSpec:
         config = self.config
         self.envs = self._make_envs(config.env.num_envs)
@@ -82,6 +84,7 @@ class HostLoop(Loop):
         """The action as the simulator takes it; reading it waits for the device."""
         action = np.asarray(action)
         if not np.isfinite(action).all():
+            self._settle()
             self.require_finite()
             raise TrainingStopped("the policy gave an action that is not finite")
         return action
@@ -101,11 +104,17 @@ class HostLoop(Loop):
             self.learn()  # what compiles says so on the display, which belongs to this thread
             yield
         else:
-            dispatched = self._learner_thread.submit(self.engine.learn)
+            self._handing_over = self._learner_thread.submit(self.engine.learn)
             try:
                 yield
             finally:
-                dispatched.result()
+                self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the updates are handed over: until then the learner is the other thread's."""
+        if self._handing_over is not None:
+            handed_over, self._handing_over = self._handing_over, None
+            handed_over.result()
 
     def learns_in_a_thread(self) -> bool:
         """On a CPU the simulator needs the cores more than the learner needs another thread."""
