@@ -47,6 +47,8 @@ def test_every_page_is_there():
         "simulators",
         "export",
         "bench",
+        "running",
+        "torch-simulators",
     }
     assert names >= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md"}
     assert names >= {f"docs/{page}.md" for page in pages}

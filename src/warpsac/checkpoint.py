@@ -1,8 +1,8 @@
 """Checkpoints: complete or absent, checked when read, and never the reason that an older one is lost.
 
     RUN/checkpoints/step_000000100000/
-        policy.npz learner.npz replay.npz loop.npz    one file per group of named arrays
-        manifest.json                                 written last
+        policy.npz learner.npz interaction.npz replay.npz episodes.npz env.npz    a file for each group of named arrays
+        manifest.json                                                             written last
 
 A folder is written under a temporary name, made durable and renamed, so a folder with the final name is
 complete. The manifest holds, for each file, its size and checksum and where each array lies in it, and a
