@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, envs, play, rundir, training
+from warpsac import checkpoint, cli, play, rundir, training
 from warpsac.config import Config
 from warpsac.profiles import PROFILES, resolve
 from warpsac.tasks import EXTRAS, all_tasks
@@ -209,12 +209,10 @@ def test_words_that_are_no_option_or_no_number_are_told_without_a_traceback(caps
         assert "Traceback" not in error
 
 
-def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(envs.FAMILIES, "dmc")
+def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert fails(capsys, "train", "HalfCheeta-v4").startswith("unknown task 'HalfCheeta-v4': did you mean HalfCheetah")
     assert fails(capsys, "train", "no_such_module:Robot-v0").startswith("task 'no_such_module:Robot-v0': cannot import")
     assert fails(capsys, "train").startswith("train needs a task first")
-    assert fails(capsys, "train", "dog-run") == "dog-run: the dmc family is not in this version of warpsac"
     assert fails(capsys, "check-env", "Hopper-v3").startswith("unknown task 'Hopper-v3': did you mean Hopper-v4")
 
 

@@ -30,9 +30,11 @@ from warpsac.validation import from_json, validate, whole_number
 USAGE = """\
 usage: warpsac COMMAND ...
 
+Soft actor-critic for robotics: train, judge, watch and export policies.
+
   train TASK [--help]     train a policy; --resume RUN goes on with an interrupted run
   eval RUN                judge a trained policy
-  play RUN                a video of a trained policy; --viewer: in the browser; --agent random TASK: untrained
+  play RUN                a video of a trained policy; --viewer: in the browser; TASK --agent random: untrained
   export RUN              a trained policy as an ONNX file with all that a robot needs to know
   sim2sim POLICY.onnx     run an exported policy alone on plain MuJoCo
   bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in ones
@@ -40,7 +42,8 @@ usage: warpsac COMMAND ...
   tasks                   list the benchmark tasks; --check tries those that can run here
   check-env ID            tell whether your own environment fits, and what is wrong with it
 
-`warpsac COMMAND --help` explains each.
+`warpsac COMMAND --help` explains each; `warpsac train TASK --help` shows the settings that TASK would get.
+`warpsac --version` prints the version.
 """
 
 TRAIN_HELP = """\
@@ -61,7 +64,7 @@ class ResumeOptions:
     """Go on with interrupted runs from their last good checkpoint; several: the seeds of one config."""
 
     resume: tuple[str, ...]
-    """Run folders."""
+    """Run folders, as `train` printed them."""
     stop_at: int | None = None
     """Stop at this many environment steps instead of where the run was to stop."""
     time_budget: float | None = None
@@ -87,9 +90,9 @@ class PlayOptions:
     """Watch the newest policy of a run, or an untrained agent: as a video or in the browser."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run folder; with --agent a task."""
+    """Run folder; with --agent zero or random a task."""
     agent: Literal["policy", "zero", "random"] = "policy"
-    """The trained policy, no action, or random actions: the latter two to look at a task before training."""
+    """The trained policy; or zero or random actions, to look at a task before training."""
     out: str | None = None
     """The mp4 file; default: policy.mp4 in the run folder, or TASK-AGENT.mp4 here."""
     steps: int = 1000

@@ -60,13 +60,13 @@ class ReplayConfig:
     n_step: int = 1
     """Rewards summed before bootstrapping."""
     decay_steps: int = 80_000
-    """Sample Weight Decay horizon in interaction steps; 0: uniform; negative: prefer old transitions."""
+    """Sample Weight Decay horizon T, in interactions: weight 1 - age / T; 0: uniform; negative: old ones preferred."""
     weight_floor: float = 0.1
     """Smallest weight of an old transition, relative to the newest."""
     sampler: Literal["exact", "buckets"] = "exact"
     """Exact age law, or the published approximation with 2000 buckets."""
     storage: Literal["float32", "float16"] = "float32"
-    """How observations are kept; float16 halves the memory."""
+    """How observations are kept; float16 takes half their memory."""
     placement: Literal["auto", "device", "host"] = "auto"
     """Where replay lives: on the accelerator if it fits, else in host memory, with the same results."""
     final_slots: int = 0
@@ -118,7 +118,7 @@ class LearnerConfig:
 @dataclass(frozen=True)
 class EvalConfig:
     every: int = 100_000
-    """Environment steps between evaluations; 0: only at the end."""
+    """Environment steps between evaluations, the first at step 0; 0: only at the end."""
     episodes: int = 50
     """Complete episodes per evaluation."""
     num_envs: int = 1
@@ -140,7 +140,7 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class LogConfig:
     every: int = 1000
-    """Interaction steps between two rows of metrics."""
+    """Interactions between two rows of metrics."""
     tensorboard: bool = True
     """Write TensorBoard files."""
     wandb: bool = False
@@ -154,27 +154,27 @@ class Config:
     task: Annotated[str, tyro.conf.Suppress] = "InvertedDoublePendulum-v5"
     """A benchmark task (see `warpsac tasks`) or any registered gymnasium id (`module:Id` imports it)."""
     algo: Algo = "sac"
-    """sac: this project's learners; ppo: the on-policy baseline, set by --ppo.*."""
+    """sac: the learners of --variant, set by --replay.*, --learner.*; ppo: the on-policy baseline, set by --ppo.*."""
     variant: str = "warpsac-l"
-    """What the three axes were set from: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; ppo has one only."""
+    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; with --algo ppo: ppo."""
     profile: str = "cpu"
-    """What the sizes were set from: cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
+    """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
     out: str = "runs"
     """Folder that receives the run folders."""
     name: str | None = None
-    """Name of the run folder; default: task, variant and seed."""
+    """Name of the run folder (of several seeds: NAME-seedN); default: task, variant and seed."""
     total_steps: int = 1_000_000
-    """Horizon in environment steps: where the learning-rate schedule ends."""
+    """Environment steps of each seed, over all its environments; the learning-rate schedule ends there."""
     stop_at: int | None = None
-    """Stop here already, on the schedule of the full horizon."""
+    """Stop at this many environment steps already; the schedule stays that of --total-steps."""
     time_budget: float | None = None
     """Stop after this many seconds of training."""
     learning_starts: int = 10_000
     """Transitions collected with random actions before learning."""
     updates_per_step: int = 1
-    """Learner updates for each interaction step."""
+    """Learner updates for each interaction (one step of all environments of a seed)."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -64,8 +64,6 @@ def run(asked: TasksOptions) -> int:
 
 def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | None:
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
-    if family not in envs.FAMILIES:
-        return "not in this version"
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
     if family in (*envs.NATIVE_FAMILIES, *envs.TORCH_FAMILIES) and not thorough:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from warpsac import ppo_config
@@ -16,8 +17,10 @@ from warpsac.errors import ConfigError, UserError
 from warpsac.ppo_config import PpoConfig
 from warpsac.profiles import PROFILES, VARIANTS, one_variant
 
+Check = Callable[[str, bool, str], None]
 
-def _check_algorithm(config: Config, check: Any) -> None:
+
+def _check_algorithm(config: Config, check: Check) -> None:
     """A setting of the other algorithm has no effect: whoever gave it is told."""
     if config.algo == PPO:
         check("variant", config.variant == PPO, one_variant(config.variant))
@@ -48,20 +51,16 @@ def validate(config: Config) -> Config:
     """The config, shorthands expanded, if every field is in range; a ConfigError naming the first that is not."""
     config = _expanded(config)
 
+    def value_of(path: str) -> Any:
+        return functools.reduce(getattr, path.split("."), config)
+
     def check(path: str, ok: bool, allowed: str) -> None:
         if not ok:
-            value: Any = config
-            for part in path.split("."):
-                value = getattr(value, part)
-            raise ConfigError(path, value, allowed)
+            raise ConfigError(path, value_of(path), allowed)
 
     def at_least(path: str, low: float) -> None:
-        value: Any = config
-        for part in path.split("."):
-            value = getattr(value, part)
-        check(path, value >= low, f"must be at least {low}")
+        check(path, value_of(path) >= low, f"must be at least {low}")
 
-    replay, learner = config.replay, config.learner
     check("algo", config.algo in typing.get_args(Algo), f"must be one of {', '.join(typing.get_args(Algo))}")
     _check_algorithm(config, check)
     check("profile", config.profile in PROFILES, f"must be one of {', '.join(PROFILES)}")
@@ -89,6 +88,13 @@ def validate(config: Config) -> Config:
     if config.algo == PPO:
         ppo_config.check_ranges(config.ppo, config.env.num_envs, check)
         return config
+    _check_sac(config, check)
+    return config
+
+
+def _check_sac(config: Config, check: Check) -> None:
+    """`check(path, ok, allowed)` for what only this algorithm has."""
+    replay, learner = config.replay, config.learner
     check("total_steps", config.total_steps > config.learning_starts,
           f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip
     need = (replay.n_step + 1) * config.env.num_envs
@@ -109,7 +115,6 @@ def validate(config: Config) -> Config:
     check("learner.tau", 0 < learner.tau <= 1, "must be above 0 and at most 1")
     for name in ("value_limit", "learning_rate", "final_learning_rate", "initial_alpha", "target_std"):
         check(f"learner.{name}", 0 < getattr(learner, name) < math.inf, "must be positive and finite")
-    return config
 
 
 def override(config: Config, settings: Mapping[str, Any], where: str = "settings") -> Config:

@@ -313,7 +313,7 @@ def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
     """How a policy of this task drives its robot; None where the task has no robot that is known here."""
     target = lookup(name)
     with _told_in_a_line(target):
-        module: Any = importlib.import_module(FAMILIES[target.family]) if target.family in FAMILIES else None
+        module: Any = importlib.import_module(FAMILIES[target.family])
         found = getattr(module, "deployment", None)
         return found(target.name, config or EnvConfig()) if found else None
 
@@ -326,8 +326,6 @@ def make_torch(name: str, num_envs: int, config: EnvConfig | None = None) -> Tor
 
 
 def _of_family(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
-    if target.family not in FAMILIES:
-        raise UserError(f"{target.name}: the {target.family} family is not in this version of warpsac")
     module: Any = importlib.import_module(FAMILIES[target.family])
     return module.make(target.name, num_envs, config or EnvConfig(), render)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import warnings
 from typing import Any, Literal, NamedTuple
@@ -26,8 +27,8 @@ def check_env(name: str, config: EnvConfig | None = None) -> list[Finding]:
     target = lookup(name)
     try:
         if target.family not in ("mujoco", "gymnasium"):
-            env = make(target.name, 1, config)
-            return [Finding("ok", f"{target.name} is built in: {env.spec.views.obs_dim} observations")]
+            with contextlib.closing(make(target.name, 1, config)) as made:
+                return [Finding("ok", f"{target.name} is built in: {made.spec.views.obs_dim} observations")]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             env = gym.build_single(target.name, episode_limit=config.episode_limit)
