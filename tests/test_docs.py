@@ -6,18 +6,37 @@ import csv
 import dataclasses
 import importlib
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from warpsac import cli, task_list
+from warpsac.bench.command import BenchOptions
 from warpsac.config import Config
+from warpsac.export.command import ExportOptions
 from warpsac.interaction import METRIC_NAMES
+from warpsac.parsing import parse
+from warpsac.report.command import ReportOptions
 from warpsac.rowfiles import EVALUATION_COLUMNS
+from warpsac.settings import require_effect
+from warpsac.sim2sim.command import Sim2SimOptions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
 LOCKS = sorted(ROOT.glob("requirements/*.txt"))
+OPTIONS = {
+    "train": cli.ResumeOptions,
+    "eval": cli.EvalOptions,
+    "play": cli.PlayOptions,
+    "export": ExportOptions,
+    "sim2sim": Sim2SimOptions,
+    "bench": BenchOptions,
+    "report": ReportOptions,
+    "tasks": task_list.TasksOptions,
+    "check-env": cli.CheckEnvOptions,
+}
 
 
 def documented() -> set[str]:
@@ -85,6 +104,20 @@ def test_settings_that_are_named_exist(page: Path):
     ):
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert name.removeprefix("no-").replace("-", "_") in fields, f"{section}.{name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_that_are_shown_can_be_given(page: Path):
+    """Every `warpsac` in a shell block, but for those on a package that nobody has."""
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S):
+        for command in re.findall(r"\bwarpsac ([a-z][^#&\n]*)", block.replace("\\\n", " ")):
+            name, *words = shlex.split(command)
+            if "$" in command or "my_package:" in command:
+                continue
+            if name == "train" and "--resume" not in words:
+                require_effect(cli.train_config(words)[0])
+            else:
+                parse(OPTIONS[name], words, name)
 
 
 def test_the_table_of_measured_returns_is_the_file_that_was_measured():

@@ -216,7 +216,8 @@ def test_defaults_make_no_difference() -> None:
     assert group_of(config_of("dog-run", "warpsac-l")) == Group("warpsac-l")
     assert group_of(config_of("G1JoystickFlatTerrain", "flashsac")) == Group("flashsac")
     same = config_of("dog-run", "flashsac", 7, name="x", out="y", log={"every": 5}, checkpoint={"keep": 9},
-                     eval={"every": 10}, replay={"placement": "host"})  # fmt: skip
+                     eval={"every": 10}, replay={"placement": "host"},
+                     env={"workers": 4, "worker_timeout": 9.0, "humanoidbench": "z"})  # fmt: skip
     assert group_of(same) == Group("flashsac")
 
 

@@ -20,7 +20,7 @@ from warpsac.tasks import EXTRAS, Task, find
 # Settings that neither change what is learned nor how it is judged; a section stands for all its settings.
 IMMATERIAL = frozenset({
     "task", "variant", "profile", "seeds", "out", "name", "checkpoint", "log", "eval.every", "eval.num_envs",
-    "replay.placement", "env.menagerie", "env.max_faults",
+    "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers", "env.worker_timeout",
 })  # fmt: skip
 
 OTHER_FAMILY = "other"
