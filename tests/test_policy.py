@@ -95,6 +95,10 @@ def test_train_from_python(tmp_path: Path) -> None:
     assert [path.name for path in outcome.runs] == ["probe-point-warpsac-l-seed1"]
     assert warpsac.load_policy(outcome.runs[0]).step == 20
     assert checkpoint.steps(outcome.runs[0] / "checkpoints") == [20]
+    for runs in (str(outcome.runs[0]), outcome.runs[0], outcome.runs):
+        step = warpsac.load_policy(outcome.runs[0]).step
+        assert warpsac.resume(runs, stop_at=step + 5).runs == outcome.runs
+        assert warpsac.load_policy(outcome.runs[0]).step == step + 5
 
 
 def test_settings_from_python() -> None:

@@ -1,8 +1,9 @@
 """WarpSAC: regime-aware soft actor-critic for robotics, on JAX.
 
-from warpsac import train, load_policy
+from warpsac import load_policy, resume, train
 
 outcome = train("HalfCheetah-v4", total_steps=1_000_000, seeds=(1,))
+outcome = resume(outcome.runs)  # if it was interrupted
 policy = load_policy(outcome.runs[0])
 action = policy(observation)
 """
@@ -12,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warpsac.api import load_policy, train
+    from warpsac.api import load_policy, resume, train
 
-__all__ = ["load_policy", "train"]
+__all__ = ["load_policy", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,9 @@
-"""The two functions that most Python users need."""
+"""The functions that most Python users need."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from warpsac import runtime, training
@@ -9,7 +11,7 @@ from warpsac.policy import LoadedPolicy, load_policy
 from warpsac.settings import configure
 from warpsac.training import Outcome
 
-__all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "train"]
+__all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "resume", "train"]
 
 
 def train(task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any) -> Outcome:
@@ -17,3 +19,11 @@ def train(task: str, *, variant: str | None = None, profile: str | None = None, 
     config, reason = configure(task, variant=variant, profile=profile, **settings)
     runtime.use_compilation_cache()
     return training.train(config, [reason])
+
+
+def resume(
+    runs: Path | str | Sequence[Path | str], *, stop_at: int | None = None, time_budget: float | None = None
+) -> Outcome:
+    """Go on with an interrupted run, or the seeds of one config; the same as `warpsac train --resume RUN ...`."""
+    runtime.use_compilation_cache()
+    return training.resume([runs] if isinstance(runs, (Path, str)) else runs, stop_at, time_budget)
