@@ -38,11 +38,29 @@ def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
         found = [_newest(run, limit) for run in runs]
         limit = min(one.step for one in found)
         if all(one.step == limit for one in found):
+            _require_same_way(runs, found)
             return found
+
+
+def _require_same_way(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> None:
+    """All seeds of a process have made the same updates and have as much in replay; runs apart may not have."""
+
+    def way(one: Checkpoint) -> tuple[int | None, ...]:
+        stored = one.arrays["replay"]["count"] if "replay" in one.arrays else None
+        return one.info["updates"], one.info["learning_from"], None if stored is None else int(stored)
+
+    for run, one in zip(runs, found, strict=True):
+        if way(one) != way(found[0]):
+            raise UserError(
+                f"{run.path} and {runs[0].path} differ in the updates made or in how much replay holds: "
+                "resume them one by one"
+            )
 
 
 def _newest(run: RunDir, limit: int | None) -> Checkpoint:
     found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
+    if found is None and limit is not None:
+        raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
     if found is None:
         raise UserError(f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train`")
     return found
