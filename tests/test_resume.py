@@ -159,6 +159,31 @@ def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_
     assert_same_run(runs[0], uninterrupted(setting, True)[0])
 
 
+def test_killed_after_an_evaluation_that_the_checkpoint_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
+) -> None:
+    """A signal ended the evaluation at 120; it was made up for, then nothing was saved any more: it is there once."""
+    setting, evaluate = "3-steps-3-envs-1-seed", HostLoop.evaluation_episodes
+
+    def interrupted(self: HostLoop, *arguments: Any) -> Any:
+        if self.step == 120:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HostLoop, "evaluation_episodes", interrupted)
+        runs = training.train(tiny(tmp_path, **SETTINGS[setting])).runs
+    assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 120
+    interrupt(monkeypatch, at=41, how=die)
+    with pytest.raises(Killed):
+        training.resume(runs)
+    assert rows_of(runs[0])[-1]["step"] == 120
+    assert rows_of(runs[0])[-1]["kind"] == "eval"
+    assert training.resume(runs).finished
+    assert_same_run(runs[0], uninterrupted(setting, True)[0])
+    assert [row["step"] for row in rowfiles.read_evaluations(runs[0])] == [0, 120, 240, 270]
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, uninterrupted: Any) -> None:
     config = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"])
     runs = training.train(config).runs

@@ -78,14 +78,24 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
         run.resume(checkpoints[s].step if checkpoints else -1, meta, loop.config.stop_at)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
-    if loop.evaluated_at == loop.step and not all(run.rows.has_evaluation(loop.step) for run in loop.runs):
-        # The files were damaged since: the policy of that evaluation is at hand, so it is made again.
-        for run in loop.runs:
-            run.rows.set_evaluation_aside(loop.step)
-        loop.evaluated_at = None
+    _keep_one_evaluation(loop)
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= loop.config.end_step else ""
         loop.progress.message(f"resumed at step {loop.step:,}{over}")
+
+
+def _keep_one_evaluation(loop: Loop) -> None:
+    """The evaluation of the checkpoint's own step is kept if the checkpoint and all files have it, else made again.
+
+    It may have been made after the checkpoint, for some of the seeds only, or the files were damaged since.
+    """
+    evaluated = loop.evaluated_at == loop.step
+    if evaluated and all(run.rows.has_evaluation(loop.step) for run in loop.runs):
+        return
+    for run in loop.runs:
+        run.rows.set_evaluation_aside(loop.step)
+    if evaluated:
+        loop.evaluated_at = None
 
 
 def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:
