@@ -317,6 +317,28 @@ def test_seeds_that_refilled_replay_at_different_times_are_not_resumed_together(
     assert training.resume(runs[1:], stop_at=150).finished
 
 
+def test_no_seed_is_touched_if_another_process_trains_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, at=30, how=die)  # after the checkpoint at 25
+    with pytest.raises(Killed):
+        training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"]))
+    runs = sorted(tmp_path.iterdir())
+    lock = rundir.lock_file
+
+    def held(path: Path) -> int | None:
+        if "seed2" in str(path):
+            raise rundir.Held
+        return lock(path)
+
+    monkeypatch.setattr(rundir, "lock_file", held)
+    before = (runs[0] / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match="seed2: another process is training in this folder"):
+        training.resume(runs)
+    assert (runs[0] / "metrics.jsonl").read_text() == before
+    assert rundir.open_run(runs[0]).meta["resumes"] == []
+
+
 def test_when_every_checkpoint_is_damaged_nothing_is_guessed(tmp_path: Path) -> None:
     (run,) = training.train(tiny(tmp_path, stop_at=15, eval={"every": 0})).runs
     damage(run)
