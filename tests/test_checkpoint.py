@@ -308,13 +308,13 @@ def test_old_ones_go_only_after_the_new_one_is_complete(tmp_path: Path, monkeypa
         save(tmp_path, step, keep=2)
     assert checkpoint.steps(tmp_path) == [3, 10_000_000_000_000]
     seen = []
-    prune = checkpoint._prune
+    prune = checkpoint.prune
 
     def spy(folder: Path, keep: int) -> None:
         seen.append(names(folder))
         prune(folder, keep)
 
-    monkeypatch.setattr(checkpoint, "_prune", spy)
+    monkeypatch.setattr(checkpoint, "prune", spy)
     save(tmp_path, 5, keep=1)
     assert seen == [["step_000000000003", "step_000000000005", "step_10000000000000"]]
     assert names(tmp_path) == ["step_10000000000000"]

@@ -156,3 +156,18 @@ def test_lock_holds_every_dependency(lock: Path):
     names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}  # type: ignore[index]
     locked = {line.split("==")[0] for line in lock.read_text().splitlines()}
     assert names <= locked
+
+
+def test_examples_in_python_use_what_there_is():
+    """Of the package: what they import, and what they take from a module they imported."""
+    imported = 0
+    for page in PAGES:
+        for example in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+            for names in re.findall(r"^from warpsac import (.+)$", example, re.MULTILINE):
+                for name in names.split(", "):
+                    package = importlib.import_module("warpsac")
+                    found = getattr(package, name, None) or importlib.import_module(f"warpsac.{name}")
+                    used = re.findall(rf"\b{name}\.(\w+)\(", example)
+                    assert [function for function in used if not hasattr(found, function)] == [], page.name
+                    imported += 1
+    assert imported >= 3

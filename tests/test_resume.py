@@ -159,6 +159,31 @@ def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_
     assert_same_run(runs[0], uninterrupted(setting, True)[0])
 
 
+def test_killed_after_an_evaluation_that_the_checkpoint_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
+) -> None:
+    """A signal ended the evaluation at 120; it was made up for, then nothing was saved any more: it is there once."""
+    setting, evaluate = "3-steps-3-envs-1-seed", HostLoop.evaluation_episodes
+
+    def interrupted(self: HostLoop, *arguments: Any) -> Any:
+        if self.step == 120:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return evaluate(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HostLoop, "evaluation_episodes", interrupted)
+        runs = training.train(tiny(tmp_path, **SETTINGS[setting])).runs
+    assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 120
+    interrupt(monkeypatch, at=41, how=die)
+    with pytest.raises(Killed):
+        training.resume(runs)
+    assert rows_of(runs[0])[-1]["step"] == 120
+    assert rows_of(runs[0])[-1]["kind"] == "eval"
+    assert training.resume(runs).finished
+    assert_same_run(runs[0], uninterrupted(setting, True)[0])
+    assert [row["step"] for row in rowfiles.read_evaluations(runs[0])] == [0, 120, 240, 270]
+
+
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, uninterrupted: Any) -> None:
     config = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"])
     runs = training.train(config).runs
@@ -202,11 +227,11 @@ def test_before_the_first_checkpoint_resume_starts_from_the_beginning(
 # --- damaged checkpoints
 
 
-def damage(run: Path, name: str = "learner.npz") -> None:
-    newest = run / "checkpoints" / f"step_{checkpoint.steps(run / 'checkpoints')[-1]:012d}" / name
-    content = bytearray(newest.read_bytes())
+def damage(run: Path, name: str = "learner.npz", which: int = -1) -> None:
+    file = run / "checkpoints" / f"step_{checkpoint.steps(run / 'checkpoints')[which]:012d}" / name
+    content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
+    file.write_bytes(content)
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
@@ -234,12 +259,84 @@ def test_all_seeds_go_back_to_the_newest_step_that_all_have(tmp_path: Path, unin
         assert_same_run(run, reference, extra_evaluations=[165])
 
 
+def test_seeds_without_a_step_that_all_have_are_resumed_one_by_one(tmp_path: Path) -> None:
+    runs = training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=81)).runs
+    damage(runs[0], which=0)
+    damage(runs[1], which=1)
+    with pytest.raises(UserError, match=r"seed1: no good checkpoint of step 75 or before: resume the runs one by one"):
+        training.resume(runs)
+    assert training.resume(runs[:1], stop_at=84).finished
+    assert training.resume(runs[1:], stop_at=84).finished
+
+
 def test_seeds_can_be_resumed_alone(tmp_path: Path) -> None:
     runs = training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=48)).runs
     assert training.resume(runs[1:], stop_at=51).finished
     (runs[0] / "checkpoints" / "step_000000000048").rename(tmp_path / "gone")
     with pytest.raises(UserError, match=r"seed1 has no checkpoint yet, .*seed2 has: resume them one by one"):
         training.resume(runs)
+
+
+def test_killed_while_the_seeds_are_saved_with_one_checkpoint_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
+) -> None:
+    """The first seed has the checkpoint at 50 already, the second still that at 25: what both have is not removed."""
+    setting = "1-step-3-envs-2-seeds"
+    save = checkpoint.save
+
+    def killed(folder: Path, step: int, *rest: Any) -> Path:
+        if step == 150 and "seed2" in str(folder):
+            raise Killed
+        return save(folder, step, *rest)
+
+    changes = {**SETTINGS[setting], "checkpoint": {"every": 75, "keep": 1}}
+    monkeypatch.setattr(checkpoint, "save", killed)
+    with pytest.raises(Killed):
+        training.train(tiny(tmp_path, **changes))
+    monkeypatch.undo()
+    runs = sorted(tmp_path.iterdir())
+    assert [checkpoint.steps(run / "checkpoints") for run in runs] == [[75, 150], [75]]
+    assert training.resume(runs).finished
+    for run, reference in zip(runs, uninterrupted(setting, True), strict=True):
+        assert_same_run(run, reference)
+        assert checkpoint.steps(run / "checkpoints") == [270]
+
+
+def test_seeds_that_refilled_replay_at_different_times_are_not_resumed_together(tmp_path: Path) -> None:
+    """Both are at one step, with replays of different lengths: one count of steps cannot tell of both."""
+    limit = {"replay_limit_gb": 1e-6}  # a few interactions
+    runs = training.train(tiny(tmp_path, seeds=(1, 2), stop_at=105, eval={"every": 0}, checkpoint=limit)).runs
+    for run, between in zip(runs, (132, 135), strict=True):
+        training.resume([run], stop_at=between)
+        training.resume([run], stop_at=141)
+    assert [state_of(run)["replay/count"] for run in runs] == [3, 2]
+    before = [rows_of(run) for run in runs]
+    with pytest.raises(UserError, match=r"seed2 and .*seed1 differ in .* replay holds: resume them one by one"):
+        training.resume(runs, stop_at=150)
+    assert [rows_of(run) for run in runs] == before
+    assert training.resume(runs[1:], stop_at=150).finished
+
+
+def test_no_seed_is_touched_if_another_process_trains_one_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, at=30, how=die)  # after the checkpoint at 25
+    with pytest.raises(Killed):
+        training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"]))
+    runs = sorted(tmp_path.iterdir())
+    lock = rundir.lock_file
+
+    def held(path: Path) -> int | None:
+        if "seed2" in str(path):
+            raise rundir.Held
+        return lock(path)
+
+    monkeypatch.setattr(rundir, "lock_file", held)
+    before = (runs[0] / "metrics.jsonl").read_text()
+    with pytest.raises(UserError, match="seed2: another process is training in this folder"):
+        training.resume(runs)
+    assert (runs[0] / "metrics.jsonl").read_text() == before
+    assert rundir.open_run(runs[0]).meta["resumes"] == []
 
 
 def test_when_every_checkpoint_is_damaged_nothing_is_guessed(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[st
     except BaseException:  # also an interruption: a partial folder is of no use to anybody
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    _prune(folder, keep)
+    prune(folder, keep)
     return final
 
 
@@ -238,7 +238,7 @@ def _remove_leftovers(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _prune(folder: Path, keep: int) -> None:
+def prune(folder: Path, keep: int) -> None:
     """Remove all but the newest `keep` complete checkpoints; a visibly damaged one neither counts nor goes.
 
     A folder is renamed before it is emptied: a process killed in the middle leaves a temporary folder,
@@ -257,10 +257,10 @@ def _prune(folder: Path, keep: int) -> None:
 
 
 def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
-    """Rename the (damaged) checkpoints newer than this one to damaged-step_..., and return the new paths.
+    """Rename the checkpoints newer than this one to damaged-step_..., and return the new paths.
 
     For the process that goes on training from `checkpoint`: its coming saves then find their names free,
-    and the damaged ones neither count as kept nor are removed.
+    and these neither count as kept nor are removed. (A good one is among them where another seed's was not.)
     """
     order = _candidates(checkpoint.path.parent)
     moved = []

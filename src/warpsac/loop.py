@@ -244,6 +244,7 @@ class Loop(abc.ABC):
         """One checkpoint per seed: all that is needed to go on as if nothing had happened."""
         self.require_finite()
         self.progress.phase("saving")
+        keep = self.config.checkpoint.keep
         info = {
             "interaction": self.interaction,
             "updates": self.engine.updates,
@@ -255,7 +256,10 @@ class Loop(abc.ABC):
         for run, groups in zip(self.runs, self.snapshots(with_simulator), strict=True):
             self._require_finite_parameters(run, groups["learner"])
             run.rows.sync()
-            checkpoint.save(run.checkpoints, self.step, groups, info, self.config.checkpoint.keep)
+            # Killed before the other seeds are saved, all go back to the checkpoint before this one.
+            checkpoint.save(run.checkpoints, self.step, groups, info, max(keep, 2) if len(self.runs) > 1 else keep)
+        for run in self.runs:
+            checkpoint.prune(run.checkpoints, keep)
         self.show_phase()
 
     def saves_replay(self) -> bool:

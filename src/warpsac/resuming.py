@@ -38,11 +38,29 @@ def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
         found = [_newest(run, limit) for run in runs]
         limit = min(one.step for one in found)
         if all(one.step == limit for one in found):
+            _require_same_way(runs, found)
             return found
+
+
+def _require_same_way(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> None:
+    """All seeds of a process have made the same updates and have as much in replay; runs apart may not have."""
+
+    def way(one: Checkpoint) -> tuple[int | None, ...]:
+        stored = one.arrays["replay"]["count"] if "replay" in one.arrays else None
+        return one.info["updates"], one.info["learning_from"], None if stored is None else int(stored)
+
+    for run, one in zip(runs, found, strict=True):
+        if way(one) != way(found[0]):
+            raise UserError(
+                f"{run.path} and {runs[0].path} differ in the updates made or in how much replay holds: "
+                "resume them one by one"
+            )
 
 
 def _newest(run: RunDir, limit: int | None) -> Checkpoint:
     found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
+    if found is None and limit is not None:
+        raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
     if found is None:
         raise UserError(f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train`")
     return found
@@ -50,6 +68,8 @@ def _newest(run: RunDir, limit: int | None) -> Checkpoint:
 
 def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
     """Go on exactly where the checkpoints were taken; rows logged after them are moved aside."""
+    for run in loop.runs:  # all of them, or none is touched
+        run.lock()
     if checkpoints is None:
         loop.progress.message("no checkpoint was made yet: starting from the beginning")
     else:
@@ -60,14 +80,24 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
         run.resume(checkpoints[s].step if checkpoints else -1, meta, loop.config.stop_at)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
-    if loop.evaluated_at == loop.step and not all(run.rows.has_evaluation(loop.step) for run in loop.runs):
-        # The files were damaged since: the policy of that evaluation is at hand, so it is made again.
-        for run in loop.runs:
-            run.rows.set_evaluation_aside(loop.step)
-        loop.evaluated_at = None
+    _keep_one_evaluation(loop)
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= loop.config.end_step else ""
         loop.progress.message(f"resumed at step {loop.step:,}{over}")
+
+
+def _keep_one_evaluation(loop: Loop) -> None:
+    """The evaluation of the checkpoint's own step is kept if the checkpoint and all files have it, else made again.
+
+    It may have been made after the checkpoint, for some of the seeds only, or the files were damaged since.
+    """
+    evaluated = loop.evaluated_at == loop.step
+    if evaluated and all(run.rows.has_evaluation(loop.step) for run in loop.runs):
+        return
+    for run in loop.runs:
+        run.rows.set_evaluation_aside(loop.step)
+    if evaluated:
+        loop.evaluated_at = None
 
 
 def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:
