@@ -16,6 +16,7 @@ from warpsac import checkpoint, rowfiles, rundir, training
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.host_loop import HostLoop
+from warpsac.report.runs import collect
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -441,3 +442,18 @@ def test_replay_not_saved_while_the_warm_up_lasts(tmp_path: Path, uninterrupted:
     with loop_resumed(run) as loop:
         again = {f"learner/{name}": array for name, array in loop.engine.snapshots(False)[0]["learner"].items()}
     assert_same_state(same, again)
+
+
+def test_a_run_resumed_without_its_time_budget_is_done_at_its_last_step_only(tmp_path: Path) -> None:
+    outcome = training.train(tiny(tmp_path, time_budget=1e-9))
+    assert outcome.reason == "time budget"
+    (run,) = outcome.runs
+    assert rundir.open_run(run).config.time_budget == 1e-9
+    assert [found.status for found in collect([run])] == ["finished"]
+    training.resume([run], stop_at=99)
+    assert rundir.open_run(run).config.time_budget is None
+    assert training.resume([run], stop_at=270, time_budget=1e-9).reason == "time budget"
+    assert rundir.open_run(run).config.time_budget == 1e-9
+    assert training.resume([run]).finished
+    assert rundir.open_run(run).config.time_budget is None
+    assert [found.status for found in collect([run])] == ["finished"]

@@ -36,7 +36,7 @@ Program = Any  # a function under jax.jit
 
 @dataclass(frozen=True)
 class Programs:
-    """The pure functions, compiled: each is traced at its first call and never again."""
+    """The pure functions, compiled: each is traced at its first call; what stores a step, also at the first restart."""
 
     act_randomly: Program
     act: Program

@@ -77,7 +77,7 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
     meta = loop.meta()
     for s, run in enumerate(loop.runs):
         # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
-        run.resume(checkpoints[s].step if checkpoints else -1, meta, loop.config.stop_at)
+        run.resume(checkpoints[s].step if checkpoints else -1, meta, loop.config.stop_at, loop.config.time_budget)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
     _keep_one_evaluation(loop)

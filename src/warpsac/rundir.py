@@ -133,10 +133,13 @@ class RunDir:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
 
-    def resume(self, step: int, meta: Mapping[str, Any], stop_at: int | None = None) -> None:
+    def resume(
+        self, step: int, meta: Mapping[str, Any], stop_at: int | None = None, time_budget: float | None = None
+    ) -> None:
         """Make the folder ready to go on from the checkpoint of `step`: lock, set rows aside, record it.
 
-        A new `stop_at` becomes the run's own, so that the next resume goes on to there as well.
+        Where it is to end becomes the run's own: the next resume goes on to that step as well, and a run that is
+        resumed without a time budget is not done when it had spent the one it began with.
         """
         require_trackers(self.config)
         self.lock()
@@ -149,8 +152,9 @@ class RunDir:
             entry = {"step": step, **({} if stop_at is None else {"stop_at": stop_at}), **meta}
             content["resumes"] = [*content.get("resumes", ()), entry]
             write_atomically(self.path / META, _json_bytes(content))
-            if stop_at != self.config.stop_at:
-                self.config = dataclasses.replace(self.config, stop_at=stop_at)
+            config = dataclasses.replace(self.config, stop_at=stop_at, time_budget=time_budget)
+            if config != self.config:
+                self.config = config
                 write_atomically(self.path / CONFIG, to_json(self.config).encode())
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
