@@ -60,8 +60,8 @@ def resume(
     base = runs[0].config
     for run in runs[1:]:
         # Seeds that were resumed alone for a while may have been given different ends.
-        alike = {"seeds": base.seeds, "name": base.name, "stop_at": base.stop_at, "time_budget": base.time_budget}
-        if dataclasses.replace(run.config, **alike) != base:
+        ends = dataclasses.replace(run.config, stop_at=base.stop_at, time_budget=base.time_budget)
+        if dataclasses.replace(ends, seeds=base.seeds, name=base.name) != base:
             raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
     config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), env=runs[0].env, time_budget=time_budget)
     if stop_at is not None:
