@@ -355,12 +355,12 @@ def test_the_contract_observes_what_the_task_observes(
     from mujoco import mjx
 
     from warpsac.config import EnvConfig
-    from warpsac.envs import playground
+    from warpsac.envs import playground_tasks
     from warpsac.sim2sim.robot import Simulated
 
     with tarfile.open(MESHES) as archive:
         archive.extractall(tmp_path, filter="data")
-    monkeypatch.setenv(playground.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
+    monkeypatch.setenv(playground_tasks.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
     found = envs.deployment(task)
     assert found is not None
     assert found.scene is not None
@@ -370,7 +370,7 @@ def test_the_contract_observes_what_the_task_observes(
     assert (robot.observation_size, len(robot.joints)) == (entry.actor_obs_dim, entry.action_dim)
     assert contract.from_plain(contract.to_plain(robot), task) == robot
 
-    env = playground._load(task, EnvConfig(), "jax").unwrapped
+    env = playground_tasks.load(task, EnvConfig(), "jax").unwrapped
     env._config.noise_config.level = 0.0
     assets = {f"assets/{name}": data for name, data in found.scene.assets.items()}
     world = Simulated(mujoco.MjModel.from_xml_string(found.scene.xml, assets), robot)

@@ -18,7 +18,7 @@ from warpsac.errors import UserError
 from warpsac.validation import override
 
 pytest.importorskip("mujoco_playground")
-from warpsac.envs import playground
+from warpsac.envs import playground, playground_tasks
 
 # Playground and what it imports warn about themselves on import and at their first steps.
 pytestmark = [
@@ -101,7 +101,7 @@ def test_a_runaway_environment_is_put_back_and_marked(stepped: tuple[Any, Any, A
 
 
 def test_the_list_of_names_is_the_packages_own() -> None:
-    assert set(tasks.suite_names("playground")) == set(playground._import_playground().registry.ALL_ENVS)
+    assert set(tasks.suite_names("playground")) == set(playground_tasks.import_playground().registry.ALL_ENVS)
 
 
 def test_staggered_starts() -> None:
@@ -150,7 +150,7 @@ def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "none"))
     monkeypatch.setattr(mjx_env, "ensure_menagerie_exists", offline)
-    monkeypatch.delenv(playground.MENAGERIE_VARIABLE, raising=False)
+    monkeypatch.delenv(playground_tasks.MENAGERIE_VARIABLE, raising=False)
     for _ in range(2):
         with pytest.raises(UserError, match=r"with WARPSAC_MENAGERIE, or when training with --env\.menagerie"):
             playground.make("G1JoystickFlatTerrain", 2, EnvConfig())
@@ -162,7 +162,7 @@ def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest
     """Sizes as in the table; the actor's observation is the leading part of the critic's, stored once."""
     with tarfile.open(MESHES) as archive:
         archive.extractall(tmp_path, filter="data")
-    monkeypatch.setenv(playground.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
+    monkeypatch.setenv(playground_tasks.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
     env = playground.make("G1JoystickFlatTerrain", 2, EnvConfig(num_envs=2))
     task = envs.lookup("G1JoystickFlatTerrain").task
     assert task is not None
