@@ -4,7 +4,8 @@
 
 writes OUT.csv (every evaluation of every run, and the published points) and OUT.png: return over environment
 steps, with the published mean and standard deviation over seeds, and return over seconds of training.
-All runs must be of one task.
+All runs must be of one task. From three seeds on the line is their mean and each seed a thin one. `--steps-only` leaves
+the seconds out of both: for runs that shared their machine.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ def variant_of(run: Run) -> str:
     return run.group.variant
 
 
-def rows(runs: list[Run]) -> Iterator[tuple[Any, ...]]:
+def rows(runs: list[Run], with_seconds: bool) -> Iterator[tuple[Any, ...]]:
     for run in runs:
         seconds = run.seconds if run.seconds.size else np.full(run.steps.shape, np.nan)
         for step, second, value in zip(run.steps, seconds, run.raw, strict=True):
-            yield "measured", variant_of(run), run.seed, int(step), round(float(second), 1), round(float(value), 3), ""
+            shown = round(float(second), 1) if with_seconds else ""
+            yield "measured", variant_of(run), run.seed, int(step), shown, round(float(value), 3), ""
     ours = {variant_of(run) for run in runs}
     for variant, curve in published.curves(runs[0].task).items():
         if variant in ours:
@@ -55,35 +57,18 @@ def seconds_to(run: Run, value: float) -> float | None:
     return float(np.interp(value, run.raw[i - 1 : i + 1], run.seconds[i - 1 : i + 1]))
 
 
-def draw(runs: list[Run], path: Path) -> None:
+def draw(runs: list[Run], path: Path, with_seconds: bool) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter
 
-    figure = Figure(figsize=(11, 4.2), dpi=150, layout="constrained")
-    by_steps, by_seconds = figure.subplots(1, 2, sharey=True)
-    for variant in dict.fromkeys(map(variant_of, runs)):
-        colour = COLOURS.get(variant, OTHER)[0]
-        members = [run for run in runs if variant_of(run) == variant]
-        for i, run in enumerate(members):
-            label = f"{variant}, {len(members)} seed{'s' * (len(members) > 1)}" if i == 0 else None
-            by_steps.plot(run.steps, run.raw, color=colour, linewidth=1.4, marker="o", markersize=3, label=label)
-            if run.seconds.size:
-                by_seconds.plot(run.seconds, run.raw, color=colour, linewidth=1.4, marker="o", markersize=3)
-        curve = published.curves(runs[0].task).get(variant)
-        if curve is not None:
-            shown = curve.steps <= 1.3 * max(run.steps[-1] for run in runs)
-            by_steps.errorbar(
-                curve.steps[shown], curve.mean[shown], curve.std[shown], color=colour, linestyle=":", marker="s",
-                markersize=4, markerfacecolor="white", capsize=3, label=f"{variant}, published, {curve.seeds} seeds",
-            )  # fmt: skip
-    by_steps.set_title(runs[0].task, loc="left", fontsize=11)
-    by_steps.set_xlabel("environment steps")
-    by_steps.set_ylabel("evaluation return" if runs[0].scale and runs[0].scale.metric == "return" else "success, %")
-    by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
-    by_seconds.set_xlabel("seconds of training, start and compilation included")
-    by_steps.legend(frameon=False, fontsize=8)
-    for axes in (by_steps, by_seconds):
+    figure = Figure(figsize=(11, 4.2) if with_seconds else (6.5, 4.2), dpi=150, layout="constrained")
+    panels = figure.subplots(1, 2 if with_seconds else 1, sharey=True, squeeze=False)[0]
+    _draw_over_steps(panels[0], runs)
+    if with_seconds:
+        for run in runs:
+            panels[1].plot(run.seconds, run.raw, **_line(variant_of(run)))
+        panels[1].set_xlabel("seconds of training, start and compilation included")
+    for axes in panels:
         axes.grid(color="#e2e8f0", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
@@ -91,10 +76,44 @@ def draw(runs: list[Run], path: Path) -> None:
         FigureCanvasAgg(figure).print_png(picture)
 
 
+def _line(variant: str, **more: Any) -> dict[str, Any]:
+    return {"color": COLOURS.get(variant, OTHER)[0], "linewidth": 1.4, "marker": "o", "markersize": 3} | more
+
+
+def _draw_over_steps(axes: Any, runs: list[Run]) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    for variant in dict.fromkeys(map(variant_of, runs)):
+        members = [run for run in runs if variant_of(run) == variant]
+        several = len(members) > 2
+        for i, run in enumerate(members):
+            label = f"{variant}, {len(members)} seed{'s' * (len(members) > 1)}" if i == 0 and not several else None
+            faint = {"linewidth": 0.8, "marker": "", "alpha": 0.45} if several else {}
+            axes.plot(run.steps, run.raw, **_line(variant, label=label, **faint))
+        if several:
+            shared = sorted(set.intersection(*(set(run.steps.tolist()) for run in members)))
+            mean = np.mean([run.raw[np.isin(run.steps, shared)] for run in members], axis=0)
+            axes.plot(shared, mean, **_line(variant, linewidth=2.0, label=f"{variant}, mean of {len(members)} seeds"))
+        curve = published.curves(runs[0].task).get(variant)
+        if curve is not None:
+            shown = curve.steps <= 1.3 * max(run.steps[-1] for run in runs)
+            axes.errorbar(
+                curve.steps[shown], curve.mean[shown], curve.std[shown], capsize=3,
+                **_line(variant, linestyle=":", marker="s", markersize=4, markerfacecolor="white",
+                        label=f"{variant}, published, {curve.seeds} seeds"),
+            )  # fmt: skip
+    axes.set_title(runs[0].task, loc="left", fontsize=11)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("evaluation return" if runs[0].scale and runs[0].scale.metric == "return" else "success, %")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.legend(frameon=False, fontsize=8)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="path without ending")
+    parser.add_argument("--steps-only", action="store_true", help="leave the seconds out")
     parser.add_argument("--reach", type=float, help="also print the seconds until this value is reached")
     asked = parser.parse_args()
     runs = [run for run in collect(asked.runs) if run.steps.size]
@@ -105,8 +124,8 @@ def main() -> None:
     with asked.out.with_suffix(".csv").open("w", newline="") as table:
         writer = csv.writer(table)
         writer.writerow(COLUMNS)
-        writer.writerows(rows(runs))
-    draw(runs, asked.out.with_suffix(".png"))
+        writer.writerows(rows(runs, not asked.steps_only))
+    draw(runs, asked.out.with_suffix(".png"), not asked.steps_only)
     if asked.reach is not None:
         for run in runs:
             reached = seconds_to(run, asked.reach)

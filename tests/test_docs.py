@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import re
 import shlex
+import statistics
 import tomllib
 from pathlib import Path
 
@@ -139,6 +140,25 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
                 measured = [at(int(millions), variant=variant, source="measured", seed=seed) for seed in "12"]
                 assert ours == ", ".join(measured)
             assert published == at(int(millions), variant=variant, source="published")
+
+
+def test_the_table_of_five_seeds_is_the_files_that_were_measured():
+    """Mean and sample deviation over the seeds, and the published ones, of README's host simulators."""
+    table = re.findall(
+        r"^\| (\S+) at (\d+) k \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "README.md").read_text(), re.M
+    )
+    files = {"HalfCheetah-v4": "halfcheetah", "humanoid-walk": "humanoid-walk"}
+    assert [cells[0] for cells in table] == [task for task in files for _ in range(2)]
+    for task, thousands, *cells in table:
+        with open(ROOT / f"results/{files[task]}-h200.csv", newline="") as stream:
+            rows = [row for row in csv.DictReader(stream) if int(row["step"]) == 1000 * int(thousands)]
+        for variant, ours, published in (("warpsac-l", *cells[:2]), ("flashsac", *cells[2:])):
+            of = [row for row in rows if row["variant"] == variant]
+            values = [float(row["value"]) for row in of if row["source"] == "measured"]
+            assert len(values) == 5
+            assert ours == f"{statistics.mean(values):.0f} ± {statistics.stdev(values):.0f}"
+            (row,) = [row for row in of if row["source"] == "published"]
+            assert published == f"{float(row['value']):.0f} ± {float(row['std']):.0f}"
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
