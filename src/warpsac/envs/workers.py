@@ -149,8 +149,10 @@ class WorkerEnvs:
         _OPEN.discard(self)
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):
+        try:  # noqa: SIM105 (at the end of the interpreter contextlib may be gone)
             self.close()
+        except Exception:
+            pass
 
     def _ask(self, commands: list[tuple[Any, ...]], per_env: bool) -> list[Any]:
         """The answer of every worker to its command, or the exception that came instead."""
