@@ -394,11 +394,11 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
 
     # Going on from 100: the damaged one is put aside, so that 200 can be saved again and counts for itself.
     moved = checkpoint.set_aside_newer(found)
-    assert moved == [tmp_path / "damaged-step_000000000200"]
+    assert moved == [tmp_path / "set-aside-step_000000000200"]
     save(tmp_path, 200, keep=2)
     assert checkpoint.steps(tmp_path) == [100, 200]
     assert checkpoint.load(tmp_path / "step_000000000200").step == 200
-    aside = {k.replace("damaged-", ""): v for k, v in contents(tmp_path).items() if k.startswith("damaged-")}
+    aside = {k.replace("set-aside-", ""): v for k, v in contents(tmp_path).items() if k.startswith("set-aside-")}
     assert aside == {key: value for key, value in before.items() if "200" in key}
 
 

@@ -91,4 +91,4 @@ def test_killed_twenty_times_equals_uninterrupted(tmp_path: Path) -> None:
     assert_same_run(run, reference)
     assert [row["step"] for row in rows_of(run) if row["kind"] == "train"] == list(range(6, stop_at + 1, 6))
     assert not list((run / "checkpoints").glob(".tmp-*"))
-    assert not list((run / "checkpoints").glob("damaged-*"))
+    assert not list((run / "checkpoints").glob("set-aside-*"))

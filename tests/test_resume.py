@@ -248,7 +248,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
     assert len(lines) == 1
     assert lines[0].endswith("learner.npz has a wrong checksum; trying the checkpoint before it")
     assert_same_run(run, uninterrupted(setting, True)[0], extra_evaluations=[165])
-    assert (run / "checkpoints" / "damaged-step_000000000165").is_dir()
+    assert (run / "checkpoints" / "set-aside-step_000000000165").is_dir()
 
 
 def test_all_seeds_go_back_to_the_newest_step_that_all_have(tmp_path: Path, uninterrupted: Any) -> None:

@@ -257,15 +257,16 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
-    """Rename the checkpoints newer than this one to damaged-step_..., and return the new paths.
+    """Rename the checkpoints newer than this one to set-aside-step_..., and return the new paths.
 
     For the process that goes on training from `checkpoint`: its coming saves then find their names free,
-    and these neither count as kept nor are removed. (A good one is among them where another seed's was not.)
+    and these neither count as kept nor are removed. They need not be damaged: a good one is among them where
+    another seed has none of that step.
     """
     order = _candidates(checkpoint.path.parent)
     moved = []
     for path in order[order.index(checkpoint.path) + 1 :]:
-        target = free_name(path.with_name("damaged-" + path.name.removeprefix(".old-")))
+        target = free_name(path.with_name("set-aside-" + path.name.removeprefix(".old-")))
         try:
             os.rename(path, target)
         except OSError as error:
