@@ -89,7 +89,7 @@ def test_family_curve_has_the_family_auc_as_its_mean_height(two_tasks: Path) -> 
 
 
 def test_a_shorter_run_gets_no_area_and_takes_none_from_others(two_tasks: Path) -> None:
-    before = means(scope(study_of(two_tasks), "dmc").comparisons["auc"])
+    before = {metric: means(scope(study_of(two_tasks), "dmc").comparisons[metric]) for metric in ("auc", "final")}
     write_run(two_tasks, "dog-run", "warpsac-l", 1, straight(100, end=5000), stop_at=5000, name="smoke")
     study = study_of(two_tasks)
     task = next(task for task in study.tasks if task.scale.task == "dog-run")
@@ -98,7 +98,9 @@ def test_a_shorter_run_gets_no_area_and_takes_none_from_others(two_tasks: Path) 
     assert short in task.values("final")
     assert short not in task.values("auc")
     assert short not in task.values("wall_auc")
-    assert means(scope(study, "dmc").comparisons["auc"]) == before
+    assert {metric: means(scope(study, "dmc").comparisons[metric]) for metric in before} == before
+    assert all(short not in (pair.group, pair.against) for pair in scope(study, "dmc").comparisons["final"].pairs)
+    assert 'class="ci">at 5,000</span>' in render(study, "x")
     assert "No AUC for runs that end before the others of their task" in render(study, "x")
 
 
@@ -115,6 +117,7 @@ def test_a_time_budget_compares_over_time_alone(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "flashsac", 1, straight(300, 100.0, end=END // 2), time_budget=100.0)
     task = study_of(tmp_path).tasks[0]
     assert {group.variant for group in task.values("auc")} == {"warpsac-l"}
+    assert {group.variant for group in task.comparable("final")} == {"warpsac-l", "flashsac"}
     walls = {group.variant: value[0] for group, value in task.values("wall_auc").items()}
     assert walls == pytest.approx({"warpsac-l": 0.3, "flashsac": 0.15})
 

@@ -17,6 +17,7 @@ from run_folders import config_of, write_run
 from runs import tiny
 from warpsac import rowfiles, rundir, training
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.plan import Planned
 from warpsac.report.groups import Group, group_of
 from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
 
@@ -224,11 +225,37 @@ def test_defaults_make_no_difference() -> None:
 def test_what_differs_from_the_variant_is_named() -> None:
     changed = config_of("dog-run", "warpsac-l", learner={"critics": 1, "gamma": 0.95}, overlap=False, stop_at=500_000)
     assert group_of(changed).changes == (
-        ("stop_at", "500000"), ("overlap", "false"), ("learner.critics", "1"), ("learner.gamma", "0.95"),
+        ("overlap", "false"), ("learner.critics", "1"), ("learner.gamma", "0.95"),
     )  # fmt: skip
-    assert group_of(changed).label == "warpsac-l stop_at=500000 overlap=false learner.critics=1 learner.gamma=0.95"
+    assert group_of(changed).label == "warpsac-l overlap=false learner.critics=1 learner.gamma=0.95"
     # A profile is a change of its own; its sizes are not named one by one.
     assert group_of(config_of("dog-run", "warpsac-a", profile="demo")) == Group("warpsac-a", (("profile", "demo"),))
+
+
+def test_where_a_run_stops_only_tells_runs_of_different_lengths_apart(tmp_path: Path) -> None:
+    half = {"stop_at": END // 2}
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], **half)
+    write_run(tmp_path, "dog-walk", "warpsac-l", 1, FULL)
+    assert {run.group for run in collect([tmp_path])} == {Group("warpsac-l")}
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="whole")
+    write_run(tmp_path, "dog-run", "warpsac-l", 2, FULL, name="nearly", stop_at=int(0.99 * END))
+    write_run(tmp_path, "dog-run", "flashsac", 1, FULL[:2], name="other", **half)
+    found = {run.name: run for run in collect([tmp_path])}
+    short = Group("warpsac-l", (("stop_at", "500000"),))
+    assert {name: run.group for name, run in found.items()} == {
+        "dog-run-warpsac-l-seed1": short, "dog-walk-warpsac-l-seed1": Group("warpsac-l"),
+        "whole": Group("warpsac-l"), "nearly": Group("warpsac-l"), "other": Group("flashsac"),
+    }  # fmt: skip
+    assert all(run.finished for run in found.values())
+
+
+def test_a_plan_may_have_the_same_run_at_two_lengths(tmp_path: Path) -> None:
+    plan = [("a", config_of("dog-run", "warpsac-l", 1)), ("b", config_of("dog-run", "warpsac-l", 1, stop_at=END // 2))]
+    planned = [Planned(*cell) for cell in plan]
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], stop_at=END // 2)
+    assert find_missing(collect([tmp_path]), planned) == [Missing("dog-run", Group("warpsac-l"), (1,))]
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="whole")
+    assert find_missing(collect([tmp_path]), planned) == []
 
 
 def test_settings_that_all_runs_share(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from warpsac.tasks import EXTRAS, Task, find
 
 # Settings that neither change what is learned nor how it is judged; a section stands for all its settings.
 IMMATERIAL = frozenset({
-    "task", "variant", "profile", "seeds", "out", "name", "checkpoint", "log", "eval.every", "eval.num_envs",
-    "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers", "env.worker_timeout",
+    "task", "variant", "profile", "seeds", "out", "name", "stop_at", "checkpoint", "log", "eval.every",
+    "eval.num_envs", "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers",
+    "env.worker_timeout",
 })  # fmt: skip
 
 OTHER_FAMILY = "other"
@@ -43,6 +44,15 @@ class Group(NamedTuple):
 
     def without(self, common: Sequence[tuple[str, str]]) -> Group:
         return Group(self.variant, tuple(change for change in self.changes if change not in common))
+
+    def stopped_at(self, step: int) -> Group:
+        """Those of this group that were told to stop earlier than others of it."""
+        return Group(self.variant, (("stop_at", str(step)), *self.changes))
+
+    @property
+    def whole(self) -> Group:
+        """The group that `stopped_at` was taken from."""
+        return Group(self.variant, tuple(change for change in self.changes if change[0] != "stop_at"))
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,10 @@ def _cautions(study: Study, is_published: bool) -> str:
     ]
     if short:
         names = ", ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
-        notes.append(f"No AUC for runs that end before the others of their task, or were judged only once: {names}.")
+        notes.append(
+            "No AUC for runs that end before the others of their task, or were judged only once, and no comparison of "
+            f"the final score for the former: {names}."
+        )
     return f'<ul class="cautions">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
 
 

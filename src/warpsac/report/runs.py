@@ -23,6 +23,9 @@ Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no 
 
 NOTHING = np.zeros(0)
 
+# Runs of one horizon may end a few interactions apart; below this share of it they are of another length.
+REACHED = 0.98
+
 
 @dataclass(frozen=True)
 class Run:
@@ -118,7 +121,7 @@ def collect(roots: Sequence[Path]) -> list[Run]:
             found.setdefault(folder.resolve(), read_run(folder, name))
     if not found:
         raise UserError(f"{', '.join(map(str, roots))}: no run folders here; `warpsac train` makes them")
-    return without_duplicates(list(found.values()))
+    return without_duplicates(told_apart_by_length(list(found.values())))
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -218,6 +221,22 @@ def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
     return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
 
 
+def told_apart_by_length(runs: Sequence[Run]) -> list[Run]:
+    """Where a run stops changes nothing that it learned before, so it makes no group; only runs that were told to stop
+    earlier than others of their task and group are told apart, since a mean over both would jump where they end."""
+    longest: dict[tuple[str, Group], int] = {}
+    for run in runs:
+        if run.group is not None:
+            key = run.task, run.group
+            longest[key] = max(longest.get(key, 0), run.end_step)
+    return [
+        dataclasses.replace(run, group=run.group.stopped_at(run.end_step))
+        if run.group is not None and run.end_step < REACHED * longest[run.task, run.group]
+        else run
+        for run in runs
+    ]
+
+
 def without_duplicates(runs: list[Run]) -> list[Run]:
     """The same task, group and seed twice is no second seed: the one that got further counts, else the later."""
     best: dict[tuple[str, Group, int], int] = {}
@@ -282,13 +301,18 @@ def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[M
 
 
 def _missing_of_plan(runs: Sequence[Run], planned: Sequence[Planned]) -> list[Missing]:
-    there = {(run.task, run.group, run.seed) for run in runs}
-    gaps: dict[tuple[str, Group], set[int]] = {}
+    there: dict[Any, set[int]] = {}
+    for run in runs:
+        if run.group is not None:
+            there.setdefault((run.task, run.group.whole, run.seed), set()).add(run.end_step)
+    wanted: dict[tuple[str, Group, int], set[int]] = {}  # a plan may have the same run at two lengths
     for _, config in planned:
-        task, group = scale_of(config).task, group_of(config)
-        seeds = {seed for seed in config.seeds if (task, group, seed) not in there}
-        if seeds:
-            gaps.setdefault((task, group), set()).update(seeds)
+        for seed in config.seeds:
+            wanted.setdefault((scale_of(config).task, group_of(config), seed), set()).add(config.end_step)
+    gaps: dict[tuple[str, Group], set[int]] = {}
+    for (task, group, seed), lengths in wanted.items():
+        if len(there.get((task, group, seed), ())) < len(lengths):
+            gaps.setdefault((task, group), set()).add(seed)
     return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
 
 

@@ -199,7 +199,8 @@ def task_table(task: TaskResults, labels: Labels) -> str:
         seeds = str(len(runs)) if runs else f'<span class="none">0/{len(task.unfinished[group])}</span>'
         cells = [td(labels.chip(group), labels.study.label(group)), td(seeds, len(runs))]
         if task.scale.bounds:
-            cells.append(_mean_std(final.get(group), number))
+            early = f"at {runs[0].steps[-1]:,.0f}" if group in task.shorter else ""
+            cells.append(_mean_std(final.get(group), number, early))
         cells.append(_mean_std(np.array([run.raw[-1] for run in runs]), raw_number))
         show = number if task.scale.bounds else raw_number
         cells += [_mean_std(auc.get(group), show), _mean_std(wall.get(group), show)]
@@ -211,11 +212,13 @@ def task_table(task: TaskResults, labels: Labels) -> str:
     return table(head, rows, "small")
 
 
-def _mean_std(values: np.ndarray | None, show: Callable[[float], str]) -> str:
+def _mean_std(values: np.ndarray | None, show: Callable[[float], str], remark: str = "") -> str:
     if values is None or not len(values):
         return td(UNKNOWN, -1e18)
-    spread = f' <span class="ci">± {show(float(values.std(ddof=1)))}</span>' if len(values) > 1 else ""
-    return td(show(float(values.mean())) + spread, float(values.mean()))
+    small = [f"± {show(float(values.std(ddof=1)))}"] if len(values) > 1 else []
+    small += [remark] if remark else []
+    return td(show(float(values.mean())) + "".join(f' <span class="ci">{part}</span>' for part in small),
+              float(values.mean()))  # fmt: skip
 
 
 def favour_note(task: TaskResults) -> str:

@@ -1,7 +1,8 @@
 """Runs brought together: results of each task, what can be compared over tasks, and the tables of it.
 
 Only finished runs count in results. A task's *horizon* is the furthest step that all finished runs of some group
-reach; a group that ends well before it has no area under the curve there, rather than one over less training.
+reach; a group that ends well before it has no area under the curve there, rather than one over less training, and its
+final score is compared with none.
 """
 
 from __future__ import annotations
@@ -17,16 +18,13 @@ from warpsac.plan import Planned
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Group, Scale, in_order
-from warpsac.report.runs import Missing, Run, common_changes, find_missing
+from warpsac.report.runs import REACHED, Missing, Run, common_changes, find_missing
 from warpsac.tasks import all_tasks
 
 Metric = Literal["final", "auc", "wall_auc"]
 METRICS: tuple[Metric, ...] = ("final", "auc", "wall_auc")
 
 ALL_FAMILIES = "all families"
-
-# Runs of one horizon may end a few interactions apart; below this share of it they are of another length.
-REACHED = 0.98
 
 FAMILY_POINTS = 101  # of a family's mean curve
 WALL_POINTS = 201  # of a task's mean curve over time: seeds are never judged at the same second
@@ -95,6 +93,23 @@ class TaskResults:
             ])
             for group, runs in (self.compared if over_steps else self.timed).items()
         }  # fmt: skip
+
+    def comparable(self, metric: Metric) -> dict[Group, np.ndarray]:
+        """The values that may be held against each other: no final score of less training than others had."""
+        values = self.values(metric)
+        if metric != "final":
+            return values
+        return {group: of for group, of in values.items() if group not in self.shorter}
+
+    @cached_property
+    def shorter(self) -> set[Group]:
+        """The groups that end before the furthest one, other than by a time budget."""
+        horizon = max((_last_step(runs) for runs in self.finished.values()), default=0.0)
+        return {
+            group
+            for group, runs in self.finished.items()
+            if _last_step(runs) < REACHED * horizon and not all(run.ended_by_budget for run in runs)
+        }
 
     def band(self, group: Group) -> Band:
         """The group's curve over environment steps."""
@@ -200,7 +215,7 @@ class Scope:
 def _by_group(tasks: Iterable[TaskResults], metric: Metric) -> Results:
     found: dict[Group, dict[str, np.ndarray]] = {}
     for task in tasks:
-        for group, values in task.values(metric).items():
+        for group, values in task.comparable(metric).items():
             found.setdefault(group, {})[task.scale.task] = values
     return found
 
