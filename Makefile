@@ -39,10 +39,11 @@ EXTRA_mjlab-old  := sim2real
 SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit tasks browser vulkan bench lock clean $(TORCH_SIMULATORS:%=test-%)
+.PHONY: help setup demo test lint format types unit tasks test-old-physics browser vulkan bench lock clean
+.PHONY: $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
-	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## *' '/^[a-z-]+:.*##/ { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP)  ## make .venv with the locked versions and this package
 
@@ -77,6 +78,13 @@ unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 
 tasks: $(STAMP) $(SIMULATORS)  ## try every benchmark task that can run here
 	$(BIN)/warpsac tasks --check
+
+# What steps, saves and draws MuJoCo from Python.
+TESTS_old_physics := $(patsubst %,tests/test_%.py,envs dmc workers evaluate policy viewer_live)
+
+test-old-physics:  ## the tests of host simulators with MuJoCo 3.4, that of the published runs, in .venv-old
+	@$(MAKE) --no-print-directory setup EXTRA=old-physics VENV=.venv-old
+	.venv-old/bin/python -m pytest -n $(JOBS) $(TESTS_old_physics) $(ARGS)
 
 browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
 	@command -v chromium > /dev/null || { apt-get update -qq && \
@@ -123,7 +131,7 @@ requirements/%.txt.new: $(STAMP)
 	@rm $@ $@.torch
 
 clean:  ## remove .venv and caches; run folders stay
-	rm -rf $(VENV) $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-old $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv-%/.installed: requirements/%.txt pyproject.toml

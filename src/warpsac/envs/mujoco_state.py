@@ -20,6 +20,9 @@ State = dict[str, np.ndarray]
 # What a model is drawn with, large and never changed by a task.
 _LOOKS = ("mesh_", "tex_", "skin_", "bvh_", "oct_", "names", "paths", "text_")
 
+# Working memory of MuJoCo before 3.5, never read before it is written and until then whatever lay there before.
+_SCRATCH = ("iM", "iLD")
+
 
 def nested(prefix: str, state: State) -> State:
     """The state under names that begin with `prefix/`."""
@@ -60,7 +63,7 @@ def _fixed_arrays(model: Any) -> list[str]:
 
     data = mujoco.MjData(model)
     arrays = {name: getattr(data, name, None) for name in dir(data) if not name.startswith("_")}
-    return [name for name, value in arrays.items() if isinstance(value, np.ndarray)
+    return [name for name, value in arrays.items() if isinstance(value, np.ndarray) and name not in _SCRATCH
             and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
 
 

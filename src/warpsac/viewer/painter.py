@@ -6,6 +6,7 @@ own, so that a slow one (OpenGL without a GPU) costs pictures, not real time.
 
 from __future__ import annotations
 
+import copy
 import io
 import threading
 import time
@@ -103,7 +104,7 @@ class ScenePainter:
                 self._taken = envs.Scene(model, mujoco.MjData(model))
                 self._root = main_body(model)
                 self.home = Camera(azimuth=135.0 if _is_free(model, self._root) else 90.0)
-            mujoco.mj_copyData(self._taken.data, model, data)
+            self._taken = envs.Scene(model, _copied(self._taken.data, model, data))
         self.velocity = velocity_of(model, data, self._root)
 
     def paint(self, controls: Controls) -> np.ndarray:
@@ -116,7 +117,7 @@ class ScenePainter:
                 self._leave_canvas()
                 self._drawn = envs.Scene(model, mujoco.MjData(model))
                 self._radius = None
-            mujoco.mj_copyData(self._drawn.data, model, self._taken.data)
+            self._drawn = envs.Scene(model, _copied(self._drawn.data, model, self._taken.data))
             root = self._root
         data = self._drawn.data
         if controls.camera.follow or self._radius is None:
@@ -141,6 +142,16 @@ class ScenePainter:
         if self._canvas is not None:
             self._canvas.close()
             self._canvas = None
+
+
+def _copied(memory: Any, model: Any, data: Any) -> Any:
+    """The data in that memory; MuJoCo before 3.5 cannot do so and takes new memory each time."""
+    import mujoco
+
+    if not hasattr(mujoco, "mj_copyData"):
+        return copy.copy(data)
+    mujoco.mj_copyData(memory, model, data)
+    return memory
 
 
 class Canvas:
