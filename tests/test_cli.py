@@ -303,6 +303,24 @@ def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert asked == [("probe-point", run / "policy.mp4", 9, 0, env), ("probe-point", tmp_path / "a.mp4", 1000, 4, env)]
 
 
+def test_sigterm_leaves_a_command_through_its_finally_clauses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, left = signal.getsignal(signal.SIGTERM), []
+
+    def listing(_: Any) -> int:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            return 0
+        finally:
+            left.append("cleanly")
+
+    monkeypatch.setattr(cli.task_list, "run", listing)
+    assert main("tasks") == 143
+    assert (left, capsys.readouterr().err) == (["cleanly"], "warpsac: interrupted\n")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 # --- as a program of its own
 
 

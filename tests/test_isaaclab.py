@@ -128,16 +128,23 @@ def test_ppo_trains_and_is_judged_between_rollouts(assets: Path, tmp_path: Path)
     assert found["returns_begin_anew"]
 
 
-def test_files_that_cannot_be_fetched(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("task", "way_out"),
+    [
+        ("Isaac-Cartpole", "name their folder with ISAACSIM_ASSET_ROOT"),
+        ("Isaac-Lift-Cube-Franka-v0", "needs Isaac Sim, which is not installed"),
+    ],
+)
+def test_what_a_task_needs_and_is_not_there(task: str, way_out: str, tmp_path: Path) -> None:
     code = """
 try:
-    envs.make_torch("Isaac-Cartpole", 4)
+    envs.make_torch({task!r}, 4)
 except Exception as error:
-    print("RESULT", json.dumps({"kind": type(error).__name__, "text": str(error)}))
+    print("RESULT", json.dumps({{"kind": type(error).__name__, "text": str(error)}}))
 """
-    found = run(code, tmp_path / "nothing")
+    found = run(code.format(task=task), tmp_path / "nothing")
     assert found["kind"] == "UserError"
-    assert "name their folder with ISAACSIM_ASSET_ROOT" in found["text"]
+    assert way_out in found["text"]
 
 
 def test_every_task_of_the_table_is_found_under_either_name(assets: Path) -> None:

@@ -188,6 +188,8 @@ def test_what_cannot_be_filmed(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
         play.record(policy, "Drawn-v0", tmp_path / "a.avi", 5, 0)
     with pytest.raises(UserError, match="probe-point cannot be drawn"):
         play.record(policy, "probe-point", tmp_path / "a.mp4", 5, 0)
+    with pytest.raises(UserError, match=r"^cannot write /proc/a.mp4: [^\n]+$"):
+        play.record(policy, "Drawn-v0", Path("/proc/a.mp4"), 5, 0)
     monkeypatch.setattr(Drawn, "render", lambda self: None)
     with pytest.raises(UserError, match=r"its render.* gives no RGB image"):
         play.record(policy, "Drawn-v0", tmp_path / "a.mp4", 5, 0)

@@ -356,6 +356,18 @@ def test_resume_from_before_the_first_row_and_damaged_lines(tmp_path: Path) -> N
     assert [row["step"] for row in rowfiles.read_evaluations(run.path)] == [3]
 
 
+def test_a_table_of_evaluations_that_cannot_be_read_is_written_anew(tmp_path: Path) -> None:
+    run = interrupted(tmp_path)
+    expected = interrupted(tmp_path)
+    (run.path / "evaluations.csv").write_text("x\n10,1,2\n")
+    run.resume(20, {})
+    expected.resume(20, {})
+    assert (run.path / "evaluations.csv").read_bytes() == (expected.path / "evaluations.csv").read_bytes()
+    assert (run.path / "set_aside/evaluations-1.csv").read_text() == "x\n10,1,2\n"
+    run.log(eval_row(30))
+    assert [row["step"] for row in rowfiles.read_evaluations(run.path)] == [10, 20, 30]
+
+
 def test_a_broken_meta_file_does_not_prevent_a_resume(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     (run.path / "meta.json").write_text('{"command": [')

@@ -18,7 +18,7 @@ from warpsac import api, checkpoint, engine, rowfiles, rundir, training
 from warpsac import loop as loop_module
 from warpsac.config import Config
 from warpsac.errors import UserError
-from warpsac.host_loop import HostLoop
+from warpsac.host_loop import HostLoop, is_heavy
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -43,6 +43,15 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
 def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Path) -> None:
     device, host = (finish(tiny(tmp_path, replay={"placement": placement})) for placement in ("device", "host"))
     assert_same_run(device, host)
+
+
+def test_only_long_runs_of_full_size_are_too_much_for_a_cpu(tmp_path: Path) -> None:
+    full = api.configure("Hopper-v4")[0]
+    assert is_heavy(full)
+    assert not is_heavy(dataclasses.replace(full, stop_at=20_000))
+    assert not is_heavy(api.configure("Hopper-v4", profile="demo")[0])
+    assert not is_heavy(api.configure("Hopper-v4", algo="ppo")[0])
+    assert not is_heavy(tiny(tmp_path))
 
 
 # --- what the simulator does not do

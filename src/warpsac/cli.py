@@ -24,7 +24,7 @@ from warpsac.files import in_words
 from warpsac.parsing import parse
 from warpsac.profiles import resolve
 from warpsac.progress import print_anything
-from warpsac.signals import killed_by_signals
+from warpsac.signals import Terminated, killed_by_signals, unwinding_on_sigterm
 from warpsac.validation import from_json, validate, whole_number
 
 USAGE = """\
@@ -146,15 +146,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # `module:Id` may name a file in the current folder
     try:
-        code = commands[words[0]](words[1:])
+        with unwinding_on_sigterm():
+            code = commands[words[0]](words[1:])
         sys.stdout.flush()
         return code
     except (UserError, TrainingStopped) as error:
         print(f"warpsac: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated) as interruption:
         print("warpsac: interrupted", file=sys.stderr)
-        return 130
+        return 143 if isinstance(interruption, Terminated) else 130
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -17,6 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from warpsac import envs, evaluate, runtime
+from warpsac.config import Config
 from warpsac.engine import Engine
 from warpsac.envs.host import SeedEnvs, reset_seed
 from warpsac.episodes import Episode, EpisodeLog
@@ -209,7 +210,17 @@ class HostLoop(Loop):
         return self.obs
 
     def _notes(self) -> list[str]:
-        return [_where("environments", self.envs), *super()._notes()]
+        notes = [_where("environments", self.envs), *super()._notes()]
+        if runtime.on_cpu() and is_heavy(self.config):
+            notes.append("no GPU: a CPU makes only a few updates of this size a second; `--profile demo` is small")
+        return notes
+
+
+def is_heavy(config: Config) -> bool:
+    """Whether a run is long and each update is too much for a CPU, as those of the benchmarks are."""
+    learner, updates = config.learner, config.end_step - config.learning_starts
+    work = config.replay.batch_size * learner.critic_width**2 * learner.critic_blocks * learner.critics
+    return config.algo == "sac" and work > 10_000_000 and updates > 20_000
 
 
 def _where(what: str, made: SeedEnvs) -> str:

@@ -31,6 +31,8 @@ from warpsac.tasks import EXTRAS
 
 # Memory that replay leaves to the learner, the simulator and compiled programs.
 RESERVED_BYTES = 1_000_000_000
+# Families that simulate more than one environment on a GPU only.
+ONE_ON_A_CPU = ("maniskill",)
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class Outcome:
 class Loop(abc.ABC):
     """The state of a run that is not the learner's; what a checkpoint keeps of it is in `save`."""
 
-    # What makes a GPU-sized task small enough for a CPU.
-    small = "--env.num-envs 8 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
+    # What makes a GPU-sized task small enough for a CPU, beside fewer environments.
+    small = "--learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
 
     def __init__(self, config: Config, resumed: list[RunDir] | None = None):
         self.config = config
@@ -118,9 +120,11 @@ class Loop(abc.ABC):
         config = self.config
         if self.target.parallel and config.env.num_envs >= ABUNDANT_ENVS and runtime.on_cpu():
             needed = ",".join(filter(None, (EXTRAS.get(self.target.family), "cuda")))
+            envs_here, judged_in = (1, 1) if self.target.family in ONE_ON_A_CPU else (8, 4)
             raise UserError(
                 f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
-                f"'warpsac[{needed}]', or try it small on the CPU: {self.small} --eval.episodes 4 --eval.num-envs 4"
+                f"'warpsac[{needed}]', or try it small on the CPU: --env.num-envs {envs_here} {self.small} "
+                f"--eval.episodes 4 --eval.num-envs {judged_in}"
             )
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:

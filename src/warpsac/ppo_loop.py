@@ -22,7 +22,7 @@ class PpoLoop(Loop):
     """What differs from learning with replay, whatever the simulator."""
 
     rate_setting = "ppo.learning_rate"
-    small = "--env.num-envs 8 --ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --total-steps 200000"
+    small = "--ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --total-steps 200000"
 
     def plan(self) -> None:
         self.setup = make_setup(self.config, self.spec)

@@ -133,7 +133,7 @@ class Progress:
 
     def _remaining(self) -> str:
         (start, first), (end, last) = self._history[0], self._history[-1]
-        if last <= first or end <= start:
+        if last <= first or end <= start or self._phase == "collecting":  # learning has a pace of its own
             return UNKNOWN
         return duration((self._total - self._step) * (end - start) / (last - first))
 

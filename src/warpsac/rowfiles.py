@@ -73,10 +73,9 @@ class RowFiles:
         if self._columns is None:
             self._columns = self._header().strip().split(",")
         if self._columns == [""]:
-            self._columns = [name for name, key in EVALUATION_COLUMNS.items() if key in row]
+            self._columns = _columns_of(row)
             self._append(EVALUATIONS, ",".join(self._columns) + "\n")
-        values = (row.get(EVALUATION_COLUMNS[name], "") for name in self._columns)
-        self._append(EVALUATIONS, ",".join(map(str, values)) + "\n")
+        self._append(EVALUATIONS, _evaluation_line(row, self._columns))
 
     def _append(self, name: str, text: str) -> None:
         try:
@@ -127,15 +126,27 @@ class RowFiles:
         try:
             self._move_lines(METRICS, "", row_stays)
             header = self._header()
-            self._move_lines(EVALUATIONS, header, lambda line: line == header or evaluation_stays(line))
+            if header:
+                self._move_lines(EVALUATIONS, header, lambda line: line == header or evaluation_stays(line))
+            else:  # nothing in the table can be read
+                self._move_lines(EVALUATIONS, header, lambda line: False)
+                self._write_evaluations_again()
         except OSError as error:
             raise UserError(f"{self.folder}: cannot be written: {in_words(error)}") from error
 
+    def _write_evaluations_again(self) -> None:
+        rows = [row for row in read_metrics(self.folder) if row.get("kind") == "eval"]
+        if rows:
+            columns = _columns_of(rows[0])
+            lines = [",".join(columns) + "\n", *(_evaluation_line(row, columns) for row in rows)]
+            write_atomically(self.folder / EVALUATIONS, _encode("".join(lines)))
+
     def _header(self) -> str:
-        """The first line of evaluations.csv; empty as long as it is not completely written."""
+        """The first line of evaluations.csv; empty as long as it is not completely written, or if it is none."""
         path = self.folder / EVALUATIONS
         header = next(_lines(path), "") if path.exists() else ""
-        return header if header.endswith("\n") else ""
+        sound = header.endswith("\n") and set(header.strip().split(",")) <= set(EVALUATION_COLUMNS)
+        return header if sound else ""
 
     def _move_lines(self, name: str, header: str, stays: Callable[[str], bool]) -> None:
         """Two renames: first the moved lines appear in set_aside/, then they vanish from the file.
@@ -162,6 +173,15 @@ class RowFiles:
         if not (last.exists() and last.read_bytes() == aside):
             write_atomically(folder / f"{stem}-{count}{suffix}", aside)
         write_atomically(path, _encode("".join(kept)))
+
+
+def _columns_of(first: Row) -> list[str]:
+    """The columns of evaluations.csv, decided by the first evaluation."""
+    return [name for name, key in EVALUATION_COLUMNS.items() if key in first]
+
+
+def _evaluation_line(row: Row, columns: list[str]) -> str:
+    return ",".join(str(row.get(EVALUATION_COLUMNS[name], "")) for name in columns) + "\n"
 
 
 def aside_folder(run: Path) -> Path:

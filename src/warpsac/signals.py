@@ -14,6 +14,27 @@ class Interrupted(Exception):
     """Raised by `StopSignals.check` out of work that can be given up and done again later."""
 
 
+class Terminated(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT: whatever is under way is left through its `finally` clauses."""
+
+
+@contextlib.contextmanager
+def unwinding_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` where nothing else takes it, so that temporary files and child processes go."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+
+
 @contextlib.contextmanager
 def killed_by_signals() -> Iterator[None]:
     """Let SIGINT and SIGTERM end the process at once, without a word, while nothing of worth would be lost."""

@@ -53,6 +53,7 @@ def writer(path: Path, rate: float) -> Iterator[Any]:
         raise UserError(f"{path}: the video must be an .mp4 file")
     beside = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never stands under the final name
     try:
+        beside.touch()  # the encoder would find out at the first image only, and not say why
         with warnings.catch_warnings():
             # The encoder is another program, begun at the first image: JAX's fear of a fork is unfounded.
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
@@ -60,7 +61,7 @@ def writer(path: Path, rate: float) -> Iterator[Any]:
                 yield video
         os.replace(beside, path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {in_words(error)}") from error
+        raise UserError(f"cannot write {path}: {in_words(error).splitlines()[0]}") from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink()

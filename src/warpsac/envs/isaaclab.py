@@ -128,6 +128,11 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
             f"{task} needs files that cannot be fetched here ({missing}): copy Isaac Sim's assets to this machine "
             "and name their folder with ISAACSIM_ASSET_ROOT"
         ) from error
+    except SystemExit as error:  # its way of saying that a task needs Isaac Sim
+        raise UserError(
+            f"{task} needs Isaac Sim, which is not installed: see https://isaac-sim.github.io/IsaacLab; what runs "
+            "without it is in docs/torch-simulators.md"
+        ) from error
 
 
 def find_id(task: str, ids: list[str]) -> str:
