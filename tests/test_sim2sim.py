@@ -21,10 +21,11 @@ pytest.importorskip("onnx")
 import mujoco
 
 import walker
-from warpsac import cli, contract, video
+from warpsac import cli, contract, envs, video
 from warpsac.contract import Gait, Robot, Term
 from warpsac.envs.robots import UNITREE_G1_FLAT, Sensing
 from warpsac.errors import UserError
+from warpsac.sim2sim import stage
 from warpsac.sim2sim.policy import Policy
 from warpsac.sim2sim.robot import Simulated, load_scene
 from warpsac.sim2sim.walk import walk
@@ -285,6 +286,58 @@ def test_same_policy_same_walk(tmp_path: Path) -> None:
     assert np.abs(one.power).max() > 0
     other = walk(load_scene(policy), policy, (0.3, 0, 0), 2.0, lambda step, obs: None)
     assert other.summary() == one.summary()
+
+
+# --- before somebody's eyes
+
+
+def test_on_stage_it_walks_as_it_does_alone(tmp_path: Path) -> None:
+    policy = Policy(write(tmp_path))
+    alone = walk(load_scene(policy), policy, (0.3, 0, 0), 1.0)
+    robot = load_scene(policy)
+    shown: Any = stage.Stage(robot, "Walker", (0.3, 0, 0))
+    assert isinstance(shown, envs.Steerable)
+    assert isinstance(shown, envs.HasScene)
+    obs, velocity = shown.reset(0), []
+    for _ in range(50):
+        shown.send(policy(obs[0])[None])
+        velocity.append(robot.velocity)
+        obs = shown.recv().result.obs
+    np.testing.assert_array_equal(velocity, alone.velocity)
+
+
+def test_on_stage_it_is_steered_and_a_fall_ends_an_episode(tmp_path: Path) -> None:
+    robot = load_scene(Policy(write(tmp_path)))
+    shown = stage.Stage(robot, "Walker", (0.3, 0, 0))
+    shown.reset(0)
+    np.testing.assert_array_equal(shown.command().value, [0.3, 0, 0])
+    shown.steer(np.array([0.0, 0.1, -0.2]))
+    shown.send(np.zeros((1, 2)))
+    going = shown.recv().result
+    np.testing.assert_array_equal(shown.command().value, [0.0, 0.1, -0.2])
+    np.testing.assert_array_equal(going.obs[0], robot.observe(np.array([0.0, 0.1, -0.2])))
+    assert not going.terminated[0]
+    robot.data.qpos[2] = -5.0
+    shown.send(np.zeros((1, 2)))
+    ended = shown.recv().result
+    assert ended.terminated[0]
+    assert not robot.fallen
+    assert ended.obs.tobytes() != ended.final_obs.tobytes()
+
+
+def test_the_page_takes_the_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def look(prepare: Any, status: Any, host: str, port: int, seed: int) -> None:
+        env, act = prepare()
+        asked.extend([status.task, status.agent, host, port, act(env.reset(seed)).shape])
+
+    monkeypatch.setattr(stage.viewer, "watch", look)
+    monkeypatch.setattr("warpsac.sim2sim.command.prepare_to_draw", lambda: None)
+    path = str(write(tmp_path))
+    assert cli.main(["sim2sim", path, "--viewer", "--port", "0"]) == 0
+    assert asked == ["Walker", "policy.onnx", "127.0.0.1", 0, (1, 2)]
+    assert cli.main(["sim2sim", path, "--viewer", "--video", "a.mp4"]) == 2
 
 
 # --- the command

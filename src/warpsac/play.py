@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +17,8 @@ from warpsac.errors import UserError
 from warpsac.policy import LoadedPolicy, require_fit
 from warpsac.video import NO_GL, find_gl, writer
 from warpsac.viewer.painter import image_of
+
+TELL_SECONDS = 10.0  # between two lines on how far a video is
 
 
 class UntrainedAgent:
@@ -44,10 +48,14 @@ def record(
         act = _actor(agent, env.spec, seed)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
-        every = max(1, round(rate / 50))
+        every = math.ceil(rate / 60)
         obs, total = env.reset(seed), 0.0
+        told = time.monotonic()
         with writer(path, rate / every) as video:
             for step in range(steps):
+                if time.monotonic() - told > TELL_SECONDS:
+                    told = time.monotonic()
+                    print(f"step {step:,} of at most {steps:,}", flush=True)
                 if step % every == 0:
                     video.append_data(image_of(env))
                 env.send(act(obs))

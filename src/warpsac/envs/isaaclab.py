@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 from typing import Any
 
 import numpy as np
@@ -119,9 +120,10 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
     if limit is not None:
         settings.episode_length_s = seconds_of(limit, settings.decimation * settings.sim.dt)
     try:
-        if from_three_on:
-            running.enter_context(app.launch_simulation(settings, {"headless": True}))
-        return gymnasium.make(registered, cfg=settings).unwrapped
+        with contextlib.redirect_stderr(io.StringIO()):  # it tells there, at length, what is told below in a line
+            if from_three_on:
+                running.enter_context(app.launch_simulation(settings, {"headless": True}))
+            return gymnasium.make(registered, cfg=settings).unwrapped
     except FileNotFoundError as error:
         missing = str(error).rpartition("/")[2]
         raise UserError(

@@ -33,6 +33,12 @@ class Sim2SimOptions:
     """How long to walk."""
     video: str | None = None
     """An mp4 file to write."""
+    viewer: bool = False
+    """Watch and steer it in the browser instead, until Ctrl-C."""
+    host: str = "127.0.0.1"
+    """With --viewer: the address to serve at."""
+    port: int = 8080
+    """With --viewer: the port to serve at; 0: any that is free."""
     scene: str | None = None
     """Another MuJoCo scene with the same robot; default: the one exported with the policy."""
     json: bool = False
@@ -44,13 +50,20 @@ def command(asked: Sim2SimOptions) -> int:
         raise UserError(f"seconds = {asked.seconds:g}: must be above 0 and at most {LONGEST_SECONDS:g}")
     if not np.isfinite(asked.command).all():
         raise UserError(f"command = {asked.command}: must be three finite numbers")
+    if asked.viewer and (asked.video or asked.json):
+        raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
     policy = Policy(asked.policy)
-    if asked.video:
+    if asked.video or asked.viewer:
         prepare_to_draw()
     robot = load_scene(policy, asked.scene)
     low, high = robot.robot.command_low, robot.robot.command_high
     if any(not a <= value <= b for value, a, b in zip(asked.command, low, high)):
         print(f"note: the policy was trained with commands from {list(low)} to {list(high)}", file=sys.stderr)
+    if asked.viewer:
+        from warpsac.sim2sim import stage  # alone in needing more than the robot and its policy
+
+        stage.watch(robot, policy, asked.command, asked.host, asked.port)
+        return 0
     if asked.video:
         done = film(robot, policy, asked.command, asked.seconds, Path(asked.video))
     else:
