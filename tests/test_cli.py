@@ -299,8 +299,13 @@ def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     assert main("play", str(run), "--steps", "9") == 0
     assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
     assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} (return 12.5)\n")
+    assert main("play", str(run), "--agent", "random") == 0
     env = rundir.open_run(run).config.env
-    assert asked == [("probe-point", run / "policy.mp4", 9, 0, env), ("probe-point", tmp_path / "a.mp4", 1000, 4, env)]
+    assert asked == [
+        ("probe-point", run / "policy.mp4", 9, 0, env),
+        ("probe-point", tmp_path / "a.mp4", 1000, 4, env),
+        ("probe-point", run / "random.mp4", 1000, 0, env),
+    ]
 
 
 def test_sigterm_leaves_a_command_through_its_finally_clauses(

@@ -215,6 +215,7 @@ def test_misspelled_names_are_answered_with_benchmark_names_first_and_no_withdra
             envs.lookup(name)
         return str(told.value)
 
+    assert answer("NoSuchTask-v0") == "unknown task 'NoSuchTask-v0': `warpsac tasks` lists the benchmark tasks"
     assert answer("Hoper-v4").startswith("unknown task 'Hoper-v4': did you mean Hopper-v4 or Hopper-v5")
     assert answer("Hopper-v3").startswith("unknown task 'Hopper-v3': did you mean Hopper-v4 or Hopper-v5")
     assert answer("HalfCheeta-v4").startswith("unknown task 'HalfCheeta-v4': did you mean HalfCheetah-v4 or ")

@@ -320,6 +320,9 @@ def _play(words: list[str]) -> int:
             raise UserError(f"{known}: a task, not a run folder; to see it untrained: --agent zero or random")
         run = rundir.open_run(asked.run)
         agent, task, config, out = load_policy(asked.run), run.config.task, run.env, run.path / "policy.mp4"
+    elif Path(asked.run).is_dir():  # the task of a run, without its policy
+        run = rundir.open_run(asked.run)
+        task, config, out = run.config.task, run.env, run.path / f"{asked.agent}.mp4"
     task = envs.lookup(task).name
     if envs.lookup(task).native:
         print("compiling the simulator ...", flush=True)

@@ -121,6 +121,13 @@ def find(name: str) -> Task | None:
 def suggestions(name: str, more_names: list[str] | None = None) -> list[str]:
     """The known names nearest to a misspelled one, best first."""
     known = {n.lower(): n for n in [task.name for task in all_tasks()] + (more_names or [])}
-    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+
+    def likeness(key: str) -> tuple[float, float]:
+        """Without the version first: that two tasks have the same one says nothing."""
+        whole = (name.lower(), key)
+        bare = (re.sub(r"-v\d+$", "", whole[0]), re.sub(r"-v\d+$", "", whole[1]))
+        return difflib.SequenceMatcher(None, *bare).ratio(), difflib.SequenceMatcher(None, *whole).ratio()
+
+    near = sorted((key for key in known if likeness(key)[0] >= 0.6), key=likeness, reverse=True)[:3]
     inside = [key for key in known if len(name) >= 3 and name.lower() in key and key not in near]
     return [known[key] for key in (near + inside)[:3]]
