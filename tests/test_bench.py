@@ -144,6 +144,19 @@ def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest
     assert "learner.actor_blocks=1" in (tmp_path / "report" / "index.html").read_text()
 
 
+def test_report_on_a_bench_that_never_made_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "no run folders here" in capsys.readouterr().err
+    cell = cell_of(seeds=(1, 2, 3))
+    write_plan(tmp_path, [Planned(cell.name, cell.config)])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"runs: 3 missing\nreport: {tmp_path / 'report' / 'index.html'}\n"
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("planned, and not begun") == 1  # one line for the cell, with its seeds
+    assert "1, 2, 3" in page
+    assert (tmp_path / "report" / "runs.csv").read_text().count("missing") == 3
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"cells": [1]}', '{"cells": [{"name": "x"}]}'])
 def test_damaged_plan(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN).write_text(text)

@@ -47,6 +47,8 @@ def command(asked: ReportOptions) -> int:
             raise UserError("report on several folders needs --out FOLDER for what it writes")
         roots = [Path(folder) for folder in asked.folders]
         found, planned = runs.collect(roots), runs.find_plans(roots)
+        if not found and not planned:
+            raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
         title = ", ".join(root.resolve().name for root in roots)
     study = make_study(found, planned)

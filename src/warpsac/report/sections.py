@@ -259,11 +259,12 @@ def trouble(study: Study, labels: Labels) -> str:
             f"<tr>{td(_badge(run.status), run.status)}{td(escape(run.task))}{td(variant)}{td(seed)}"
             f"{td(escape(run.name))}{td(escape(run.detail), attributes='class=wide')}</tr>"
         )
+    why = "planned, and not begun" if study.planned else "others of this grid are there"
     for gap in study.missing:
         seeds = ", ".join(map(str, gap.seeds))
         rows.append(
             f"<tr>{td(_badge('missing'), 'missing')}{td(escape(gap.task))}{td(labels.chip(gap.group))}{td(seeds)}"
-            f"{td(UNKNOWN)}{td('others of this grid are there', attributes='class=wide')}</tr>"
+            f"{td(UNKNOWN)}{td(why, attributes='class=wide')}</tr>"
         )
     if not rows:
         return '<p class="good">None: every run of the grid that these folders draw up is there and finished.</p>'
@@ -311,7 +312,7 @@ def provenance(study: Study) -> str:
     """One line for each combination of code, versions and machine."""
     found = Counter(origin(run) for run in study.runs if run.meta)
     if not found:
-        return '<p class="none">These runs do not say where they come from.</p>'
+        return f'<p class="none">{"These runs do not say where they come from" if study.runs else "No runs yet"}.</p>'
     rows = [
         f"<tr>{td(count, count)}{''.join(td(escape(cell)) for cell in source)}</tr>"
         for source, count in found.most_common()
