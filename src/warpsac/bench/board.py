@@ -21,7 +21,11 @@ from warpsac.progress import UNKNOWN, duration
 
 LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
 LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs
-STYLES = {"running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow"}
+NOT_HERE = "not here"  # in a plan: a cell that cannot run on this machine
+STYLES = {
+    "running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow",
+    NOT_HERE: "red",
+}  # fmt: skip
 # What a person wants to see first where the terminal has too few lines.
 ORDER = ("running", "failed", "interrupted", "waiting", "finished")
 
