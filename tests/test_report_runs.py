@@ -18,6 +18,7 @@ from runs import tiny
 from warpsac import rowfiles, rundir, training
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.plan import Planned
+from warpsac.provenance import own_version
 from warpsac.report.groups import Group, group_of
 from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
 
@@ -337,3 +338,4 @@ def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     assert run.scale is not None
     assert (run.scale.family, run.scale.bounds) == ("other", None)
     assert json.loads((path / rundir.META).read_text())["versions"] == run.origin("versions")
+    assert run.origin("versions")["warpsac"] == own_version()

@@ -18,6 +18,7 @@ from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
 from warpsac.progress import UNKNOWN, duration
+from warpsac.report.numerals import plain
 
 LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
 LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs
@@ -187,4 +188,4 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"
+    return UNKNOWN if value is None else plain(value, ",.1f")

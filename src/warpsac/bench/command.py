@@ -28,6 +28,7 @@ from warpsac.bench.worker import Request, make_request
 from warpsac.errors import ConfigError, UserError
 from warpsac.files import Held, in_words, lock_file
 from warpsac.plan import Planned, write_plan
+from warpsac.report.numerals import plain
 from warpsac.signals import StopSignals
 from warpsac.task_list import obstacle
 
@@ -257,6 +258,6 @@ def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | Non
     for row in board.rows():
         if row.cell.published is not None and row.result is not None:
             name = f"{row.cell.config.task} {row.cell.variant}"
-            print(f"{name}: {row.result:,.2f} (published: {row.cell.published:,.2f})")
+            print(f"{name}: {plain(row.result, ',.2f')} (published: {row.cell.published:,.2f})")
     print(f"next: warpsac report {folder}")
     return 1 if scheduler.failed else 0

@@ -10,6 +10,7 @@ from typing import Protocol
 from warpsac.bench.process import Ended
 from warpsac.bench.programs import Job
 from warpsac.bench.state import RunState, folder_of, saved_steps, state_of
+from warpsac.report.numerals import plain
 
 
 class Launcher(Protocol):
@@ -73,7 +74,7 @@ class Scheduler:
         if all(state.status == "finished" for state in states):
             self.finished.append(job)
             results = [state.result for state in states if state.result is not None]
-            mean = f": {sum(results) / len(results):,.1f}" if results else ""
+            mean = f": {plain(sum(results) / len(results), ',.1f')}" if results else ""
             self._say(f"finished: {job}{mean}")
             return
         if ended.how == "stopped":
