@@ -72,7 +72,7 @@
     const big = figure.classList.contains("big");
     // On paper a chart is as wide as its place there, whatever the window: the letters then keep their size.
     const wide = big ? !figure.closest(".two").querySelector(".against") : figure.closest(".lone");
-    const width = state.paper ? (wide ? 430 : 330) : Math.max(figure.clientWidth - (big ? 28 : 0) || 400, 240);
+    const width = state.paper ? (wide ? 430 : big ? 400 : 330) : Math.max(figure.clientWidth - (big ? 28 : 0) || 400, 240);
     const height = Math.round(Math.min(width * (big ? 0.56 : 0.6), 380));
     const all = side.series;
     const numbers = (pick) => all.flatMap(pick).filter((v) => v !== null && v !== undefined);
