@@ -28,7 +28,7 @@ from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.suite import Cell
 from warpsac.bench.worker import parts_of
-from warpsac.errors import ConfigError, UserError
+from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.plan import PLAN, Planned, read_plan, write_plan
 from warpsac.report.groups import Group
 from warpsac.report.runs import Missing, collect, find_missing, find_plans
@@ -144,6 +144,19 @@ def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest
     assert "learner.actor_blocks=1" in (tmp_path / "report" / "index.html").read_text()
 
 
+def test_report_on_a_bench_that_never_made_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "no run folders here" in capsys.readouterr().err
+    cell = cell_of(seeds=(1, 2, 3))
+    write_plan(tmp_path, [Planned(cell.name, cell.config)])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"runs: 3 missing\nreport: {tmp_path / 'report' / 'index.html'}\n"
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("planned, and not begun") == 1  # one line for the cell, with its seeds
+    assert "1, 2, 3" in page
+    assert (tmp_path / "report" / "runs.csv").read_text().count("missing") == 3
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"cells": [1]}', '{"cells": [{"name": "x"}]}'])
 def test_damaged_plan(tmp_path: Path, text: str) -> None:
     (tmp_path / PLAN).write_text(text)
@@ -245,7 +258,7 @@ def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None
     cell = cell_of(seeds=(1, 2, 3))
     leave(tmp_path, cell, 2, FULL, (END,))
     script: list[tuple[Ended, Any]] = [
-        (Ended("refused", "no memory"), None),  # together again: nothing says that a seed is to blame
+        (Ended("lost", "ended by SIGKILL"), None),  # together again: nothing says that a seed is to blame
         (Ended("failed", "the loss is not finite"), None),
         (Ended("failed", "the loss is not finite"), None),
         (Ended("done"), lambda: leave(tmp_path, cell, 3, FULL, (END,))),
@@ -254,6 +267,38 @@ def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None
     assert launcher.started == [(1, 2, 3), (1, 2, 3), (1,), (3,)]
     assert [job.seeds for job in scheduler.failed] == [(1,)]
     assert [job.seeds for job in scheduler.finished] == [(3,)]
+
+
+def test_a_mistake_is_not_tried_again(tmp_path: Path) -> None:
+    refused = Ended("refused", "the task expects a GPU")
+    job = Job(cell_of(), (1, 2))
+    scheduler, launcher, lines = schedule(tmp_path, [(refused, None)], [job], retries=2)
+    assert (launcher.started, scheduler.failed, job.tries) == ([(1, 2)], [job], 1)
+    assert lines[1:] == ["refused: dog-run warpsac-l, seeds 1 2: the task expects a GPU"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserError("no such thing"), 2),
+        (NotNow("too little memory for all seeds"), 1),  # for one it may be enough: worth another try
+        (TrainingStopped("the loss is not finite"), 1),
+    ],
+)
+def test_exit_codes_of_programs(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = worker.make_request(Path("cell"), cell_of().config, (1,), ["warpsac"])
+
+    def fail(folder: Path, config: Any) -> int:
+        raise error
+
+    monkeypatch.setattr(worker, "_first_line", request.to_line)
+    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr(worker, "run", fail)
+    monkeypatch.setattr(sys, "argv", [])
+    assert worker.main() == code
+    assert capsys.readouterr().err == f"warpsac: {error}\n"
 
 
 def test_stopping_leaves_the_rest_waiting(tmp_path: Path) -> None:
@@ -354,6 +399,50 @@ def test_options_that_cannot_be(
 ) -> None:
     assert cli.main(["bench", "dmc", "--out", str(tmp_path / "out"), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def no_dmc(monkeypatch: pytest.MonkeyPatch) -> str:
+    """dmc is not installed; returns what is said about that."""
+    way_out = "pip install 'warpsac[dmc]'"
+    monkeypatch.setattr("warpsac.bench.command.obstacle", lambda family, env: way_out if family == "dmc" else None)
+    return f"dmc cannot run here: {way_out}"
+
+
+def test_a_simulator_that_is_missing_is_told_before_anything_starts(
+    tmp_path: Path, no_dmc: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(tmp_path, cell_of(), 1, FULL, (END,))
+    words = ["bench", "dmc", "--tasks", "dog-run", "dog-walk", "--variants", "warpsac-l", "--seeds", "1", "2"]
+    words += ["--out", str(tmp_path)]
+    assert cli.main([*words, "--dry-run"]) == 0
+    *table, line, plan = capsys.readouterr().out.splitlines()
+    assert [row.split()[:6] for row in table[1:]] == [
+        ["dog-walk", "warpsac-l", "not", "here", "0/2", "0"], ["dog-run", "warpsac-l", "not", "here", "1/2", "0"],
+    ]  # fmt: skip
+    assert line == f"{no_dmc} (2 cells, not started)"
+    assert plan.endswith("1 finished, 0 to go on with, 0 to try again, 0 to start, 3 not here; 0 programs")
+    assert cli.main(words) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{no_dmc} (2 cells, not started)",
+        f"dmc: 4 runs in {tmp_path}, 1 finished; 0 programs to run",
+        "4 runs: 3 failed, 1 finished",
+        f"failed without a try: 3 runs: {no_dmc}",
+        f"next: warpsac report {tmp_path}",
+    ]
+    assert not (tmp_path / "logs").exists()
+    assert len(read_plan(tmp_path)) == 2  # the report tells what is missing
+
+
+def test_on_a_cluster_a_simulator_may_be_elsewhere(
+    tmp_path: Path, no_dmc: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "dmc", "--tasks", "dog-run", "--variants", "warpsac-l", "--out", str(tmp_path), "--dry-run"]
+    assert cli.main([*words, "--launcher", "ray"]) == 0
+    *_, row, line, plan = capsys.readouterr().out.splitlines()
+    assert row.split()[2] == "waiting"
+    assert line == f"{no_dmc} (1 cell, the machines of the cluster need it)"
+    assert plan.endswith("5 to start; 1 programs")
 
 
 def test_ray_is_an_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ import pytest
 from run_folders import write_run
 from warpsac import cli
 from warpsac.profiles import VARIANTS
+from warpsac.provenance import own_version
 from warpsac.report import tables
-from warpsac.report.groups import Group
+from warpsac.report.groups import Group, short_labels
 from warpsac.report.page import COLOURS, colours, render
 from warpsac.report.runs import collect
+from warpsac.report.sections import provenance
 from warpsac.report.study import Comparison, Study, make_study
 
 END = 1_000_000
@@ -218,10 +220,58 @@ def read_text(text: str) -> list[dict[str, str]]:
 
 def test_colours_stay_with_their_variant() -> None:
     assert set(COLOURS) >= set(VARIANTS)
-    alone, all_of_them = colours([FLASH]), colours([L, Group("warpsac-l", (("overlap", "false"),)), A, FLASH])
+    other = Group("warpsac-l", (("overlap", "false"),))
+    alone, all_of_them = colours([FLASH]), colours([L, other, A, FLASH])
     assert alone[0] == all_of_them[3]
     assert len(set(all_of_them)) == 4
+    assert colours([other]) == colours([L])  # the first group of a variant, whatever its settings
     assert len(colours([Group("warpsac-l", (("learner.tau", str(i)),)) for i in range(30)])) == 30
+
+
+def test_short_labels_stay_apart() -> None:
+    deep = Group("warpsac-l", (("learner.critics", "1"), ("learner.tau", "0.1"), ("replay.n_step", "3")))
+    other = Group("warpsac-l", (("learner.critics", "1"), ("learner.tau", "0.1"), ("replay.n_step", "5")))
+    warp = Group("warpsac-a", (("env.impl", "warp"),))
+    assert short_labels([L, warp, deep]) == ["warpsac-l", "warpsac-a impl=warp", "warpsac-l critics=1 tau=0.1 +1"]
+    assert short_labels([deep, other]) == [deep.label, other.label]
+
+
+def test_why_there_is_no_mean_over_families(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600))
+    write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(600))
+    text = render(study_of(tmp_path), "x")
+    assert "No mean over the 2 tasks: none of them has all variants." in text
+    assert 'class="chart big"' not in text  # rather than an empty box
+    for task, variant in (("dog-walk", "warpsac-a"), ("Ant-v4", "warpsac-norm-off")):
+        write_run(tmp_path, task, variant, 1, straight(600))
+    text = render(study_of(tmp_path), "x")
+    assert "No mean over the 4 tasks: every variant has fewer than half of them." in text
+
+
+def test_the_version_is_a_column_only_if_a_run_tells_it(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600), meta={"versions": {"jax": "0.10"}})
+    assert ">warpsac</th>" not in provenance(study_of(tmp_path))
+    write_run(tmp_path, "dog-run", "warpsac-l", 2, straight(600))  # as runs are written now
+    table = provenance(study_of(tmp_path))
+    assert ">warpsac</th>" in table
+    assert f">{own_version()}</td>" in table
+
+
+def test_huge_results_stay_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Warnings are errors here: no sum of them may overflow unnoticed."""
+    for seed, level in ((1, 1e303), (2, 3e303)):
+        write_run(tmp_path, "dog-run", "warpsac-l", seed, straight(level))
+    write_run(tmp_path, "own:Endless-v0", "warpsac-l", 1, straight(1.7e308))
+    write_run(tmp_path, "own:Endless-v0", "warpsac-l", 2, straight(1.7e308))  # their sum is no number
+    assert main(str(tmp_path)) == 0
+    assert "score-step AUC over 1 task: warpsac-l 1e+300\n" in capsys.readouterr().out
+    (row,) = (r for r in read(tmp_path / "report/auc.csv") if r["task"] == "dog-run")
+    assert (float(row["step_mean"]), float(row["step_std"])) == pytest.approx((1e300, 0.5**0.5 * 1e300))
+    text = (tmp_path / "report/index.html").read_text()
+    assert '2e+300 <span class="ci">± 1.41e+300</span>' in text
+    assert re.search(r"\d{40}", text + (tmp_path / "report/family_curves.csv").read_text()) is None
+    assert main(str(tmp_path), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["families"]["dmc"]["auc"]["warpsac-l"]["mean"] == pytest.approx(1e300)
 
 
 def test_the_page_is_whole_and_loads_nothing(two_tasks: Path) -> None:

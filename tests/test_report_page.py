@@ -13,6 +13,8 @@ import pytest
 
 import chromium
 from run_folders import write_run
+from warpsac import cli
+from warpsac.profiles import VARIANTS
 from warpsac.report import runs
 from warpsac.report.command import write
 from warpsac.report.study import make_study
@@ -121,6 +123,80 @@ def test_a_click_hides_a_variant_everywhere(page: chromium.Page) -> None:
     page.click("[data-published]")
     assert visible_curves(page, "humanoid-run") == 2 + 3
     assert page.value(rows) == 2
+
+
+@browser_only
+def test_a_published_curve_belongs_to_its_variant_whatever_its_settings(tmp_path: Path) -> None:
+    """Two groups of one variant, neither with default settings, and published variants of which there is no run."""
+    for gamma in (0.9, 0.95):
+        write_run(tmp_path, "dog-run", "warpsac-l", 1, curve(500.0), name=str(gamma), learner={"gamma": gamma})
+    write(make_study(runs.collect([tmp_path])), tmp_path / "report", "ablations")
+    assert BROWSER is not None
+    with chromium.page(BROWSER) as opened:
+        opened.open(tmp_path / "report/index.html")
+        # Every dashed colour is named in the legend; the variant's first group has the colour of its published curve.
+        chips = "[...document.querySelectorAll('[data-toggle-published]')]"
+        assert opened.value(f"{chips}.map(c => c.textContent)") == ["warpsac-l", "warpsac-norm-off", "flashsac"]
+        stroke = "e => getComputedStyle(e).stroke"
+        dashed = opened.value(f"[...document.querySelectorAll('.published .curve')].map({stroke})")
+        keys = opened.value(f"{chips}.map(c => getComputedStyle(c.firstChild).borderTopColor)")
+        assert sorted(keys) == sorted(dashed)
+        own = opened.value(f"[...document.querySelectorAll('.series:not(.published) .curve')].map({stroke})")
+        assert own[0] == keys[0]
+        assert len({*own, *keys}) == 4
+        # It is hidden with the last of the variant's groups, and comes back with the first.
+        assert visible_curves(opened, "dog-run") == 2 + 3
+        opened.click("[data-toggle='0']")
+        assert visible_curves(opened, "dog-run") == 1 + 3
+        opened.click("[data-toggle='1']")
+        assert visible_curves(opened, "dog-run") == 0 + 2
+        pressed = "document.querySelector('[data-toggle-published=warpsac-l]').ariaPressed"
+        assert opened.value(pressed) == "false"
+        opened.click("[data-toggle='1']")
+        assert visible_curves(opened, "dog-run") == 1 + 3
+        opened.click("[data-toggle-published='flashsac']")
+        assert visible_curves(opened, "dog-run") == 1 + 2
+        opened.click("[data-published]")
+        assert visible_curves(opened, "dog-run") == 1
+        assert opened.complaints == []
+
+
+@browser_only
+def test_tables_fit_or_fade_where_they_go_on(tmp_path: Path) -> None:
+    for task in ("dog-run", "dog-walk", "Hopper-v4"):
+        for variant in VARIANTS:
+            write_run(tmp_path, task, variant, 1, curve(400.0))
+    write(make_study(runs.collect([tmp_path])), tmp_path / "report", "all variants")
+    assert BROWSER is not None
+    with chromium.page(BROWSER) as opened:
+        opened.call("Emulation.setDeviceMetricsOverride", width=1300, height=900, deviceScaleFactor=1, mobile=False)
+        opened.open(tmp_path / "report/index.html")
+        assert opened.value("document.querySelectorAll('.scroll.more').length") == 0
+        assert opened.value("[...document.querySelectorAll('.scroll')].every(b => b.scrollWidth <= b.clientWidth)")
+        # Curves come first: a lone task's beside its table, over more than half of the page.
+        lone = f"{card('Hopper-v4')}.querySelector('.chart').getBoundingClientRect()"
+        assert opened.value(f"{lone}.width > 650")
+        assert opened.value(f"{lone}.bottom < document.querySelector('#mujoco .pairs').getBoundingClientRect().top")
+        opened.call("Emulation.setDeviceMetricsOverride", width=420, height=900, deviceScaleFactor=1, mobile=False)
+        opened.wait_for("[...document.querySelectorAll('.pairs')].every(t => t.parentNode.matches('.more'))")
+        root = "document.documentElement"
+        assert opened.value(f"{root}.scrollWidth <= {root}.clientWidth")
+
+
+@browser_only
+def test_huge_results_are_drawn(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, curve(1e300))
+    write_run(tmp_path, "own:Flat-v0", "warpsac-l", 1, [(0, 1e300, 1.0), (END, 1e300, 2.0)])
+    write_run(tmp_path, "own:Endless-v0", "warpsac-l", 1, [(0, -1.7e308, 1.0), (END, 1.7e308, 2.0)])
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert BROWSER is not None
+    with chromium.page(BROWSER) as opened:
+        opened.open(tmp_path / "report/index.html")
+        assert visible_curves(opened, "dog-run") == 1 + 3
+        assert visible_curves(opened, "own:Flat-v0") == 1
+        assert opened.value(f"{card('own:Endless-v0')}.querySelector('.empty').textContent") == "no evaluations to draw"
+        assert hover(opened, "dog-run", 1.0)[1][:2] == ["warpsac-l", "1e297"]
+        assert opened.complaints == []
 
 
 def hover(page: chromium.Page, task: str, share: float) -> list[list[str]]:

@@ -18,6 +18,7 @@ from runs import tiny
 from warpsac import rowfiles, rundir, training
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.plan import Planned
+from warpsac.provenance import own_version
 from warpsac.report.groups import Group, group_of
 from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
 
@@ -292,8 +293,7 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run folders here"):
-        collect([tmp_path])
+    assert collect([tmp_path]) == []  # whether that is a mistake, a plan must say
     with pytest.raises(UserError, match="nowhere: no such folder"):
         collect([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
@@ -317,6 +317,16 @@ def test_missing_runs(tmp_path: Path) -> None:
     }
 
 
+def test_a_shorter_run_of_a_seed_makes_no_other_run_missing(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL)
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], name="trial", stop_at=END // 2)
+    assert find_missing(collect([tmp_path])) == []
+    write_run(tmp_path, "dog-run", "warpsac-l", 3, FULL[:2], name="other trial", stop_at=END // 2)
+    write_run(tmp_path, "dog-run", "flashsac", 1, FULL)
+    assert find_missing(collect([tmp_path])) == [Missing("dog-run", Group("flashsac"), (2, 3))]
+
+
 @pytest.mark.usefixtures("no_pictures")
 def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     config = tiny(tmp_path, stop_at=150, log={"every": 7, "tensorboard": False})
@@ -328,3 +338,4 @@ def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     assert run.scale is not None
     assert (run.scale.family, run.scale.bounds) == ("other", None)
     assert json.loads((path / rundir.META).read_text())["versions"] == run.origin("versions")
+    assert run.origin("versions")["warpsac"] == own_version()

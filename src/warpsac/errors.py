@@ -16,6 +16,10 @@ class ConfigError(UserError):
         super().__init__(f"{field} = {value!r}: {allowed}")
 
 
+class NotNow(UserError):
+    """What was asked for cannot be had while others have it: memory, a folder. Later, or for fewer, it may be."""
+
+
 class TrainingStopped(Exception):
     """Training cannot go on (faulty simulator, non-finite loss, full disk). Exit code 1.
 

@@ -6,13 +6,14 @@ import os
 import platform
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("warpsac", "jax", "jaxlib", "optax", "numpy", "ml_dtypes", "gymnasium")
+PACKAGES = ("jax", "jaxlib", "optax", "numpy", "ml_dtypes", "gymnasium")
 
 
 def describe(
@@ -24,7 +25,11 @@ def describe(
     return {
         "command": list(sys.argv if command is None else command),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": {**installed_versions(PACKAGES), **(simulators or {})},
+        "versions": {
+            **({"warpsac": version} if (version := own_version()) else {}),
+            **installed_versions(PACKAGES),
+            **(simulators or {}),
+        },
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": _cpu_name(),
@@ -32,6 +37,17 @@ def describe(
         "accelerators": list(accelerators),
         "git": git_state(Path(__file__).parent),
     }
+
+
+def own_version() -> str | None:
+    """This package: as the checkout says that the code lies in, installed or not; else as it is installed."""
+    try:
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        if project["name"] == "warpsac":
+            return str(project["version"])
+    except (OSError, ValueError, KeyError):
+        pass
+    return installed_versions(["warpsac"]).get("warpsac")
 
 
 def installed_versions(packages: Sequence[str]) -> dict[str, str]:

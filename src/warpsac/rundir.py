@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from warpsac.config import Config, EnvConfig
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import NotNow, TrainingStopped, UserError
 from warpsac.files import Held, free_name, in_words, lock_file, write_atomically
 from warpsac.rowfiles import RowFiles, aside_folder
 from warpsac.trackers import Tracker, open_trackers, require_trackers
@@ -129,7 +129,7 @@ class RunDir:
         try:
             self._lock = lock_file(self.path / ".lock")
         except Held:
-            raise UserError(f"{self.path}: another process is training in this folder") from None
+            raise NotNow(f"{self.path}: another process is training in this folder") from None
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {in_words(error)}") from error
 

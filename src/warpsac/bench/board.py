@@ -18,10 +18,15 @@ from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
 from warpsac.progress import UNKNOWN, duration
+from warpsac.report.numerals import plain
 
 LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
 LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs
-STYLES = {"running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow"}
+NOT_HERE = "not here"  # in a plan: a cell that cannot run on this machine
+STYLES = {
+    "running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow",
+    NOT_HERE: "red",
+}  # fmt: skip
 # What a person wants to see first where the terminal has too few lines.
 ORDER = ("running", "failed", "interrupted", "waiting", "finished")
 
@@ -183,4 +188,4 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 
 def _number(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:,.1f}"
+    return UNKNOWN if value is None else plain(value, ",.1f")

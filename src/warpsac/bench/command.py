@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,8 +16,9 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
+from warpsac import envs
 from warpsac.bench import local
-from warpsac.bench.board import Board, table_of
+from warpsac.bench.board import NOT_HERE, Board, table_of
 from warpsac.bench.programs import Job, Together, jobs_of
 from warpsac.bench.scheduler import Launcher, Scheduler
 from warpsac.bench.state import RunState, require_as_planned, states_of
@@ -27,7 +28,9 @@ from warpsac.bench.worker import Request, make_request
 from warpsac.errors import ConfigError, UserError
 from warpsac.files import Held, in_words, lock_file
 from warpsac.plan import Planned, write_plan
+from warpsac.report.numerals import plain
 from warpsac.signals import StopSignals
+from warpsac.task_list import obstacle
 
 POLL = 0.2  # seconds between two looks at what has ended
 
@@ -83,7 +86,7 @@ def command(asked: BenchOptions) -> int:
     for cell in suite.cells:
         require_as_planned(folder, cell)
     if asked.dry_run:
-        _say_plan(suite, folder, _jobs(suite, folder, asked))
+        _say_plan(suite, folder, asked)
         return 0
     with _in_hand(folder):
         write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
@@ -160,14 +163,41 @@ def _rank(states: Sequence[RunState]) -> int:
     return 2 if "failed" in found else 0 if found & {"interrupted", "running"} else 1
 
 
-def _say_plan(suite: Suite, folder: Path, jobs: Sequence[Job]) -> None:
-    board = Board(folder, suite.cells)
+def _without_simulator(jobs: Sequence[Job]) -> dict[str, str]:
+    """Why cells cannot run on this machine, by their name: the family, and what to do about it."""
+    found: dict[str, str] = {}
+    for cell in (job.cell for job in jobs):
+        family = envs.lookup(cell.config.task).family
+        if way_out := obstacle(family, cell.config.env):
+            found[cell.name] = f"{family} cannot run here: {way_out}"
+    return found
+
+
+def _say_without_simulator(reasons: Mapping[str, str], asked: BenchOptions) -> None:
+    """One line for each family."""
+    then = "the machines of the cluster need it" if asked.launcher == "ray" else "not started"
+    for reason, count in Counter(reasons.values()).items():
+        print(f"{reason} ({count} cell{'s' if count > 1 else ''}, {then})")
+
+
+def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
+    jobs = _jobs(suite, folder, asked)
+    reasons = _without_simulator(jobs)
+    absent = set() if asked.launcher == "ray" else set(reasons)
+    rows = Board(folder, suite.cells).rows()
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(table_of(board.rows()))
-    count = Counter(state.status for cell in suite.cells for state in states_of(folder, cell))
+    console.print(table_of([row._replace(status=NOT_HERE) if row.cell.name in absent else row for row in rows]))
+    _say_without_simulator(reasons, asked)
+    count = Counter(
+        NOT_HERE if cell.name in absent and state.status != "finished" else state.status
+        for cell in suite.cells
+        for state in states_of(folder, cell)
+    )
+    programs = sum(job.cell.name not in absent for job in jobs)
     print(f"{suite.runs} runs of {len(suite.cells)} cells in {folder}: "
           f"{count['finished']} finished, {count['interrupted'] + count['running']} to go on with, "
-          f"{count['failed']} to try again, {count['waiting']} to start; {len(jobs)} programs")  # fmt: skip
+          f"{count['failed']} to try again, {count['waiting']} to start"
+          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {programs} programs")  # fmt: skip
 
 
 # --- doing it
@@ -188,7 +218,12 @@ def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
 
 def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
     jobs = _jobs(suite, folder, asked)
-    runs = sum(len(job.seeds) for job in jobs)
+    reasons = _without_simulator(jobs)
+    _say_without_simulator(reasons, asked)
+    absent = [] if asked.launcher == "ray" else [job for job in jobs if job.cell.name in reasons]
+    for job in absent:
+        job.reason = reasons[job.cell.name]
+    runs, jobs = sum(len(job.seeds) for job in jobs), [job for job in jobs if job not in absent]
     print(f"{suite.name}: {suite.runs} runs in {folder}, {suite.runs - runs} finished; {len(jobs)} programs to run")
     with (
         StopSignals() as signals,
@@ -196,6 +231,7 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
         Board(folder, suite.cells) as board,
     ):
         scheduler = Scheduler(folder, jobs, launcher, asked.retries, board.say)
+        scheduler.failed += absent
         while not scheduler.done and not signals.received:
             scheduler.turn()
             board.follow(scheduler)
@@ -210,14 +246,18 @@ def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | Non
     board = Board(folder, suite.cells)
     board.follow(scheduler)
     print(board.headline())
-    for job in scheduler.failed:
-        print(f"failed after {job.tries} tries: {job}: {job.reason}\n  log: {job.log(folder)}")
+    for job in (job for job in scheduler.failed if job.tries):
+        tries = f"{job.tries} {'try' if job.tries == 1 else 'tries'}"
+        print(f"failed after {tries}: {job}: {job.reason}\n  log: {job.log(folder)}")
+    not_begun = Counter(job.reason for job in scheduler.failed if not job.tries for _ in job.seeds)
+    for reason, runs in not_begun.items():
+        print(f"failed without a try: {runs} run{'s' if runs > 1 else ''}: {reason}")
     if not scheduler.done:
         print(f"go on with: {shlex.join(['warpsac', *sys.argv[1:]])}")
         return 128 + signal if signal else 1
     for row in board.rows():
         if row.cell.published is not None and row.result is not None:
             name = f"{row.cell.config.task} {row.cell.variant}"
-            print(f"{name}: {row.result:,.2f} (published: {row.cell.published:,.2f})")
+            print(f"{name}: {plain(row.result, ',.2f')} (published: {row.cell.published:,.2f})")
     print(f"next: warpsac report {folder}")
     return 1 if scheduler.failed else 0

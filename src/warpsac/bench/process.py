@@ -23,8 +23,8 @@ GRACE = 600.0
 
 @dataclass(frozen=True)
 class Ended:
-    """How a try ended: done; failed by itself; refused, because something in its settings or around it is wrong; lost
-    with its process or machine; stopped, because it was asked to."""
+    """How a try ended: done; failed by itself; refused, because something in its settings or around it is wrong, and
+    would be on every try; lost with its process or machine; stopped, because it was asked to."""
 
     how: Literal["done", "failed", "refused", "lost", "stopped"]
     reason: str = ""

@@ -10,6 +10,7 @@ from typing import Protocol
 from warpsac.bench.process import Ended
 from warpsac.bench.programs import Job
 from warpsac.bench.state import RunState, folder_of, saved_steps, state_of
+from warpsac.report.numerals import plain
 
 
 class Launcher(Protocol):
@@ -34,7 +35,8 @@ class Scheduler:
 
     A failed program is tried again `retries` times, after everything else that waits, and seed by seed: what one
     seed met, or memory that was too small for all of them, is then no harm to the others. One that was lost
-    (killed, or its machine gone) does not use up a try if it has saved further steps: it goes on from there.
+    (killed, or its machine gone) does not use up a try if it has saved further steps: it goes on from there. One that
+    was refused has failed for good: the same mistake would be met on every try.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Scheduler:
         if all(state.status == "finished" for state in states):
             self.finished.append(job)
             results = [state.result for state in states if state.result is not None]
-            mean = f": {sum(results) / len(results):,.1f}" if results else ""
+            mean = f": {plain(sum(results) / len(results), ',.1f')}" if results else ""
             self._say(f"finished: {job}{mean}")
             return
         if ended.how == "stopped":
@@ -84,6 +86,10 @@ class Scheduler:
             self._say(f"lost: {job}: {job.reason}; it goes on from its last checkpoint")
             return
         job.tries += 1
+        if ended.how == "refused":
+            self._say(f"refused: {job}: {job.reason}")
+            self.failed.append(job)
+            return
         how = "lost" if ended.how == "lost" else "failed"
         self._say(f"{how} (try {job.tries} of {1 + self.retries}): {job}: {job.reason}")
         if job.tries > self.retries:

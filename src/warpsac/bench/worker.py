@@ -4,7 +4,7 @@
 
 The first line of standard input says what to do; the rest of it never comes. When it ends, whoever started the
 program is gone, and it saves and ends like after SIGTERM: no bench, however killed, leaves programs behind.
-Exit codes are those of `warpsac train`.
+Exit codes are those of `warpsac train`, but for what may be had on another try: that has failed, and is no mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import NamedTuple
 from warpsac import checkpoint, rundir
 from warpsac.bench.state import RunState, folder_of, state_of
 from warpsac.config import Config
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import NotNow, TrainingStopped, UserError
 from warpsac.validation import from_json, to_json
 
 # A program whose bench was killed may still be saving: so long its runs are waited for.
@@ -151,7 +151,7 @@ def main() -> int:
         return run(Path(request.folder), from_json(request.config, "request"))
     except (UserError, TrainingStopped) as error:
         print(f"warpsac: {error}", file=sys.stderr)
-        return error.exit_code
+        return TrainingStopped.exit_code if isinstance(error, NotNow) else error.exit_code
     except KeyboardInterrupt:
         return 130
 

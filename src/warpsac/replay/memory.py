@@ -9,7 +9,7 @@ from typing import Literal
 
 import jax
 
-from warpsac.errors import UserError
+from warpsac.errors import NotNow
 from warpsac.replay.ring import RingSpec
 
 Placement = Literal["device", "host"]
@@ -26,7 +26,7 @@ def choose_placement(
 ) -> Placement:
     """The memory that takes the ring and leaves `reserve_bytes` to the rest of the program.
 
-    `auto` prefers the device. If the ring fits nowhere it may go, a UserError says what would fit.
+    `auto` prefers the device. If the ring fits nowhere it may go, NotNow says what would fit.
     """
     free = {"device": device_free_bytes - reserve_bytes, "host": host_free_bytes - reserve_bytes}
     candidates: tuple[Placement, ...] = ("device", "host") if placement == "auto" else (placement,)
@@ -36,7 +36,7 @@ def choose_placement(
     best = max(candidates, key=lambda candidate: free[candidate])
     fits = largest_capacity(spec, free[best])
     advice = f"the largest capacity that fits is {fits}" if fits else "not even the smallest capacity fits"
-    raise UserError(
+    raise NotNow(
         f"replay.capacity = {spec.capacity}: needs {spec.nbytes / GB:.2f} GB of {' or '.join(candidates)} "
         f"memory, {max(free[best], 0) / GB:.2f} GB are available; {advice}"
     )

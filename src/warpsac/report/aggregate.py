@@ -54,7 +54,20 @@ def mean_height(curve: Curve, start: float, stop: float) -> float:
     x, y = curve
     inside = x[(x > start) & (x < stop)]
     grid = np.concatenate([[start], inside, [stop]])
-    return float(np.trapezoid(at((x, y), grid), grid) / (stop - start))
+    return float(np.trapezoid(at((x, y), grid), grid / (stop - start)))
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Sample standard deviation (divisor n - 1) along the first axis, of the numbers that are not NaN; NaN for one."""
+    known = ~np.isnan(values)
+    count = known.sum(0)
+    mean = np.where(known, values, 0.0).sum(0) / np.maximum(count, 1)
+    away = np.where(known, values - mean, 0.0)
+    # Divided by a power of two, which changes no digit, the squares of whatever can be written are finite.
+    scale = np.ldexp(1.0, min(int(np.frexp(np.abs(away).max(initial=0.0))[1]), 1023))
+    squares = ((away / scale) ** 2).sum(0)
+    deviation: np.ndarray = np.where(count > 1, scale * np.sqrt(squares / np.maximum(count - 1, 1)), np.nan)
+    return deviation
 
 
 class Band(NamedTuple):
@@ -72,12 +85,9 @@ def band(curves: Sequence[Curve], grid: np.ndarray | None = None) -> Band:
     heights = np.stack([at(curve, x) for curve in curves])
     known = ~np.isnan(heights)
     count = known.sum(0)
-    filled = np.where(known, heights, 0.0)
-    mean = filled.sum(0) / np.maximum(count, 1)
-    squares = np.where(known, (heights - mean) ** 2, 0.0).sum(0)
-    std = np.where(count > 1, np.sqrt(squares / np.maximum(count - 1, 1)), np.nan)
+    mean = np.where(known, heights, 0.0).sum(0) / np.maximum(count, 1)
     kept = count > 0
-    return Band(x[kept], mean[kept], std[kept], count[kept])
+    return Band(x[kept], mean[kept], spread(heights)[kept], count[kept])
 
 
 def thinned(length: int, most: int) -> np.ndarray:
@@ -142,7 +152,7 @@ def iqm_estimate(strata: Strata) -> Estimate:
 
 def _wins(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """For each pair of seeds 1 if ours is higher, 1/2 if equal, else 0."""
-    return (np.sign(ours[:, None] - theirs[None, :]) + 1) / 2
+    return (ours[:, None] > theirs) + (ours[:, None] == theirs) / 2
 
 
 def improvement(ours: Strata, theirs: Strata) -> Estimate:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tyro
 
 from warpsac.errors import UserError
 from warpsac.files import in_words, write_atomically
 from warpsac.report import page, runs, tables
+from warpsac.report.aggregate import Estimate
+from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
 
 PAGE = "index.html"
@@ -34,6 +38,8 @@ class ReportOptions:
     """Print the aggregates as one JSON object instead of lines."""
 
 
+# Results near the largest number there is have no mean and no spread: where one is missing, a dash says so.
+@np.errstate(over="ignore", invalid="ignore")
 def command(asked: ReportOptions) -> int:
     if asked.published:
         if asked.folders:
@@ -47,6 +53,8 @@ def command(asked: ReportOptions) -> int:
             raise UserError("report on several folders needs --out FOLDER for what it writes")
         roots = [Path(folder) for folder in asked.folders]
         found, planned = runs.collect(roots), runs.find_plans(roots)
+        if not found and not planned:
+            raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
         title = ", ".join(root.resolve().name for root in roots)
     study = make_study(found, planned)
@@ -83,8 +91,7 @@ def summary(study: Study) -> dict[str, Any]:
         "families": {
             scope.name: {
                 metric: {
-                    study.label(row.group): {"mean": row.mean.value, "mean_interval": row.mean.interval,
-                                             "iqm": row.iqm.value, "iqm_interval": row.iqm.interval,
+                    study.label(row.group): {**_estimate("mean", row.mean), **_estimate("iqm", row.iqm),
                                              "tasks": len(scope.comparisons[metric].tasks), "runs": row.runs}
                     for row in scope.comparisons[metric].rows
                 }
@@ -93,6 +100,12 @@ def summary(study: Study) -> dict[str, Any]:
             for scope in study.scopes
         },
     }  # fmt: skip
+
+
+def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
+    """JSON knows no number that is not finite."""
+    interval = estimate.interval if estimate.interval and all(map(math.isfinite, estimate.interval)) else None
+    return {name: estimate.value if math.isfinite(estimate.value) else None, f"{name}_interval": interval}
 
 
 def in_lines(study: Study) -> list[str]:
@@ -104,7 +117,7 @@ def in_lines(study: Study) -> list[str]:
     for scope in study.scopes:
         comparison = scope.comparisons["auc"]
         if comparison.rows:
-            values = ", ".join(f"{study.label(row.group)} {row.mean.value:.3f}" for row in comparison.rows)
+            values = ", ".join(f"{study.label(row.group)} {plain(row.mean.value, '.3f')}" for row in comparison.rows)
             count = len(comparison.tasks)
             lines.append(f"{scope.name}: score-step AUC over {count} task{'s' if count > 1 else ''}: {values}")
     return lines

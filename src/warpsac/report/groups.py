@@ -24,6 +24,8 @@ IMMATERIAL = frozenset({
     "env.worker_timeout",
 })  # fmt: skip
 
+SHORT = 2  # settings in a short label
+
 OTHER_FAMILY = "other"
 FAMILIES = (*EXTRAS, OTHER_FAMILY)
 
@@ -112,6 +114,18 @@ def group_of(config: Config) -> Group:
         if value != plain[name]:
             changes.append((name, f"{value:g}" if isinstance(value, float) else str(value).lower()))
     return Group(config.variant, tuple(changes))
+
+
+def short_labels(groups: Sequence[Group]) -> list[str]:
+    """Names for little room: few settings, without their section; in full where two would be called the same."""
+
+    def brief(group: Group) -> str:
+        words = [f"{name.rpartition('.')[2]}={value}" for name, value in group.changes]
+        more = len(words) - SHORT
+        return " ".join([group.variant, *words[:SHORT], *([f"+{more}"] if more > 0 else [])])
+
+    found = [brief(group) for group in groups]
+    return [group.label if found.count(name) > 1 else name for group, name in zip(groups, found, strict=True)]
 
 
 def in_order(groups: set[Group]) -> list[Group]:

@@ -4,13 +4,15 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
   const root = document.documentElement;
-  const state = { x: "steps", y: "score", hidden: new Set(), published: true, paper: false };
+  const state = { x: "steps", y: "score", hidden: new Set(), off: new Set(), published: true, paper: false };
   root.dataset.mode = data.mode;
 
   // --- numbers in words
 
-  const minus = (text) => text.replace("-", "\u2212");
+  const minus = (text) => text.replaceAll("-", "\u2212");
+  const power = (v) => minus(v.toExponential(2).replace(/\.?0+e/, "e").replace("+", "")); // where nobody counts digits
   const compact = (v) => {
+    if (Math.abs(v) >= 1e13) return power(v);
     for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
       if (Math.abs(v) >= size) return minus(+(v / size).toPrecision(4) + unit);
     }
@@ -19,7 +21,7 @@
   const seconds = (v, unit) => +(v / unit.size).toPrecision(4) + "\u202f" + unit.name;
   const timeUnit = (span) =>
     span > 2 * 3600 ? { size: 3600, name: "h" } : span > 180 ? { size: 60, name: "min" } : { size: 1, name: "s" };
-  const value = (v) =>
+  const value = (v) => Math.abs(v) >= 1e8 ? power(v) :
     minus(Math.abs(v) >= 1000 ? Math.round(v).toLocaleString("en-US") : Math.abs(v) >= 20 ? v.toFixed(1) : v.toFixed(3));
   const position = (kind, v, unit) =>
     kind === "steps" ? v.toLocaleString("en-US") + " steps" : kind === "share" ? (100 * v).toFixed(0) + " %" : seconds(v, unit);
@@ -28,11 +30,11 @@
   function ticks(low, high, count, unit = 1) {
     const span = (high - low) / unit || 1;
     const rough = span / count;
-    const power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].find((m) => m * power >= rough * 0.7) * power * unit;
-    const found = [];
-    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) found.push(i * step);
-    return found;
+    const ten = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].find((m) => m * ten >= rough * 0.7) * ten * unit;
+    const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+    // Beyond 2^53 counting one by one would stand still.
+    return Array.from({ length: Math.min(last - first + 1, 4 * count) || 0 }, (_, i) => (first + i) * step);
   }
 
   // --- drawing
@@ -47,7 +49,9 @@
   const colour = (series) => (series.published ? `var(--${series.published})` : `var(--g${series.g})`);
   const seriesName = (series) => (series.published ? series.published + ", published" : data.groups[series.g]);
   const isHidden = (series) =>
-    state.hidden.has(series.g) || (series.published && !state.published && data.mode !== "published");
+    series.published
+      ? state.off.has(series.published) || (!state.published && data.mode !== "published")
+      : state.hidden.has(series.g);
 
   function draw(figure) {
     const chart = data.charts[figure.dataset.chart];
@@ -58,7 +62,8 @@
     if (!side || !side.series.length) {
       const empty = document.createElement("p");
       empty.className = "empty";
-      empty.textContent = state.x === "wall" ? "no wall times to compare" : "no evaluations to draw";
+      const ofTask = figure.dataset.chart.startsWith("task");
+      empty.textContent = state.x === "wall" ? "no wall times to compare" : ofTask ? "no evaluations to draw" : "nothing to compare over steps";
       figure.append(empty);
       return;
     }
@@ -66,8 +71,9 @@
     const shown = raw ? (v) => chart.bounds[0] + v * (chart.bounds[1] - chart.bounds[0]) : (v) => v;
     const big = figure.classList.contains("big");
     // On paper a chart is as wide as its place there, whatever the window: the letters then keep their size.
-    const width = state.paper ? (big ? 430 : 330) : Math.max(figure.clientWidth - (big ? 28 : 0) || 400, 240);
-    const height = Math.round(big ? Math.min(width * 0.56, 380) : width * 0.6);
+    const wide = big ? !figure.closest(".two").querySelector(".against") : figure.closest(".lone");
+    const width = state.paper ? (wide ? 430 : big ? 400 : 330) : Math.max(figure.clientWidth - (big ? 28 : 0) || 400, 240);
+    const height = Math.round(Math.min(width * (big ? 0.56 : 0.6), 380));
     const all = side.series;
     const numbers = (pick) => all.flatMap(pick).filter((v) => v !== null && v !== undefined);
     const xs = numbers((s) => [s.x[0], s.x[s.x.length - 1]]);
@@ -77,8 +83,8 @@
       if (v !== null) { y0 = Math.min(y0, v); y1 = Math.max(y1, v); }
     }
     if (chart.bounds || figure.dataset.chart.startsWith("scope")) { y0 = Math.min(y0, 0); y1 = Math.max(y1, 0.2); }
-    const pad = (y1 - y0 || 1) * 0.04;
-    y0 = shown(y0 - (y0 < 0 ? pad : 0)); y1 = shown(y1 + pad);
+    const pad = (y1 - y0 || Math.abs(y1) || 1) * 0.04;
+    y0 = shown(y0 - (y0 < 0 || y0 === y1 ? pad : 0)); y1 = shown(y1 + pad);
     const yTicks = ticks(y0, y1, 5);
     const yText = yTicks.map((v) => (Math.abs(v) >= 1000 ? compact(v) : minus(String(+v.toPrecision(4)))));
     const left = 16 + Math.max(...yText.map((t) => t.length)) * 6.6, right = 14, top = 8, bottom = 38;
@@ -101,11 +107,12 @@
     node("line", { class: "base", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }, svg);
     const label = node("text", { class: "label", x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, svg);
     label.textContent = `${side.x}  ·  ${raw ? chart.raw : chart.y}`;
+    const drawn = [];
     // Own curves lie above published ones.
     for (const s of [...all].sort((a, b) => (b.published ? 1 : 0) - (a.published ? 1 : 0))) {
       const kind = ["series", s.published && "published", s.unfinished && "unfinished"].filter(Boolean).join(" ");
-      const g = node("g", { class: kind, "data-g": s.g }, svg);
-      if (isHidden(s)) g.classList.add("off");
+      const g = node("g", { class: kind }, svg);
+      drawn.push([s, g]);
       if (s.hi) {
         const known = s.x.map((_, i) => i).filter((i) => s.hi[i] !== null);
         const up = known.map((i) => `${px(s.x[i]).toFixed(1)},${py(s.hi[i]).toFixed(1)}`);
@@ -116,7 +123,13 @@
       node("path", { class: "curve", d: `M${line}`, style: `stroke:${colour(s)}` }, g);
       if (s.x.length === 1) node("circle", { r: 3, cx: px(s.x[0]), cy: py(s.m[0]), style: `fill:${colour(s)}` }, g);
     }
-    figure.view = { chart, side, svg, px, py, shown, unit, left, right, top, bottom, width, height, cursor: node("g", {}, svg) };
+    figure.view = { chart, side, svg, drawn, px, py, shown, unit, left, right, top, bottom, width, height, cursor: node("g", {}, svg) };
+    hideCurves(figure);
+  }
+
+  /** Hides what is not to be seen. */
+  function hideCurves(figure) {
+    for (const [series, g] of figure.view ? figure.view.drawn : []) g.classList.toggle("off", isHidden(series));
   }
 
   // --- what is under the pointer
@@ -223,24 +236,37 @@
 
   // --- what is shown
 
+  const publishedChips = [...document.querySelectorAll("[data-toggle-published]")];
+  const flip = (set, key) => set.delete(key) || !set.add(key);
+  const showChosen = () => {
+    for (const chip of publishedChips) {
+      chip.setAttribute("aria-pressed", String(!state.off.has(chip.dataset.togglePublished)));
+      chip.disabled = !state.published;
+    }
+    figures.forEach(hideCurves);
+  };
   for (const chip of document.querySelectorAll("[data-toggle]")) {
     chip.addEventListener("click", () => {
       const g = +chip.dataset.toggle;
-      const hide = !state.hidden.has(g);
-      state.hidden[hide ? "add" : "delete"](g);
-      chip.setAttribute("aria-pressed", String(!hide));
-      for (const element of document.querySelectorAll(`[data-g="${g}"]`)) element.classList.toggle("off", hide);
-      if (!hide) redraw(); // published curves of the variant may be off for a reason of their own
+      const shown = flip(state.hidden, g);
+      chip.setAttribute("aria-pressed", String(shown));
+      for (const element of document.querySelectorAll(`[data-g="${g}"]`)) element.classList.toggle("off", !shown);
+      // The published curve goes with the last group of its variant, and comes back with the first.
+      const variant = data.variants[g];
+      const left = data.variants.filter((v, i) => v === variant && !state.hidden.has(i)).length;
+      if (!shown && left === 0) state.off.add(variant);
+      if (shown && left === 1) state.off.delete(variant);
+      showChosen();
     });
   }
+  for (const chip of publishedChips) {
+    chip.addEventListener("click", () => { flip(state.off, chip.dataset.togglePublished); showChosen(); });
+  }
   const publishedChip = document.querySelector("[data-published]");
-  const anyPublished = Object.values(data.charts).some((c) => c.steps && c.steps.series.some((s) => s.published));
-  if (!anyPublished || data.mode === "published") publishedChip.hidden = true;
-  publishedChip.style.display = publishedChip.hidden ? "none" : "";
-  publishedChip.addEventListener("click", () => {
+  if (publishedChip) publishedChip.addEventListener("click", () => {
     state.published = !state.published;
     publishedChip.setAttribute("aria-pressed", String(state.published));
-    redraw();
+    showChosen();
   });
   for (const group of document.querySelectorAll("[data-switch]")) {
     const name = group.dataset.switch;
@@ -287,9 +313,15 @@
     });
   }
 
-  redraw();
+  // A table that goes on to the right fades out there.
+  const boxes = [...document.querySelectorAll(".scroll")];
+  const fade = (box) => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+  boxes.forEach((box) => box.addEventListener("scroll", () => fade(box), { passive: true }));
+
+  const lay = () => { redraw(); boxes.forEach(fade); };
+  lay();
   let pending;
-  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(redraw, 120); });
+  addEventListener("resize", () => { clearTimeout(pending); pending = setTimeout(lay, 120); });
   for (const [event, paper] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(event, () => { state.paper = paper; redraw(); });
   }

@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from datetime import UTC, datetime
 from html import escape
-from importlib import metadata, resources
+from importlib import resources
+from typing import Any
 
+from warpsac.provenance import own_version
 from warpsac.report import payload, sections
 from warpsac.report.groups import Group
 from warpsac.report.sections import Labels, duration, family_title
-from warpsac.report.study import Metric, Study, TaskResults
+from warpsac.report.study import Metric, Scope, Study, TaskResults
 
 # One colour for each variant, (on white, on black), told apart with any colour vision; ablations take the rest.
 COLOURS = {
@@ -26,6 +28,9 @@ SPARE_COLOURS = (
     ("#882255", "#e083b3"), ("#44aa99", "#7fded0"), ("#999933", "#d6d66b"), ("#5b4636", "#c9a98f"),
 )  # fmt: skip
 
+# What a table of pairs needs to be read, in rem: for the names of its rows, and for each of its columns.
+LABEL_ROOM, COLUMN_ROOM = 9.0, 5.5
+
 # What the headline table can show: metric, which of its estimates, title.
 HEADLINES: tuple[tuple[Metric, str, str], ...] = (
     ("auc", "mean", "Score-step AUC"),
@@ -36,28 +41,36 @@ HEADLINES: tuple[tuple[Metric, str, str], ...] = (
 
 
 def colours(groups: list[Group]) -> list[tuple[str, str]]:
-    """Plain variants have their own colour; whatever else there is takes the spare ones in turn."""
+    """The first group of a variant has the variant's own colour, which is that of its published curve; whatever else
+    there is takes the spare ones in turn."""
     spare = iter(SPARE_COLOURS * (len(groups) // len(SPARE_COLOURS) + 1))
-    return [COLOURS[g.variant] if not g.changes and g.variant in COLOURS else next(spare) for g in groups]
+    first = {group.variant: number for number, group in reversed(list(enumerate(groups)))}
+    return [
+        COLOURS[group.variant] if first[group.variant] == number and group.variant in COLOURS else next(spare)
+        for number, group in enumerate(groups)
+    ]
 
 
 def render(study: Study, title: str, is_published: bool = False) -> str:
     labels = Labels(study)
     plain = [group.without(study.common) for group in study.groups]
+    charts = payload.charts(study, is_published)
     data = {
-        "groups": [study.label(group) for group in study.groups],
-        "charts": payload.charts(study, is_published),
+        "groups": [labels.short[group] for group in study.groups],
+        "variants": [group.variant for group in study.groups],
+        "charts": charts,
         "mode": "published" if is_published else "runs",
     }
     parts = {
         "title": escape(title),
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "version": escape(_version()),
+        "version": escape(own_version() or "of unknown version"),
         "style": _part("page.css") + _palette(plain),
         "legend": "".join(
-            f'<button type="button" class="chip" aria-pressed="true" data-toggle="{i}">{labels.chip(group)}</button>'
+            f'<button type="button" class="chip" aria-pressed="true" data-toggle="{i}">{labels.brief(group)}</button>'
             for i, group in enumerate(study.groups)
         ),
+        "published": "" if is_published else _published_legend(charts),
         "tiles": _tiles(study, is_published),
         "cautions": _cautions(study, is_published),
         "headlines": _headlines(study, labels),
@@ -83,13 +96,6 @@ def _part(name: str) -> str:
     return resources.files("warpsac.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _version() -> str:
-    try:
-        return metadata.version("warpsac")
-    except metadata.PackageNotFoundError:
-        return "of a checkout"
-
-
 def _palette(groups: list[Group]) -> str:
     found = colours(groups)
     named = {**{f"g{i}": pair for i, pair in enumerate(found)}, **COLOURS}
@@ -98,6 +104,22 @@ def _palette(groups: list[Group]) -> str:
         f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
         f":root[data-theme=dark]{{{dark}}}\n@media print{{:root:root:root{{{light}}}}}\n"
     )
+
+
+def _published_legend(charts: dict[str, Any]) -> str:
+    """A key to every dashed curve, of variants without a run too."""
+    series = (series for chart in charts.values() for series in chart.get("steps", {}).get("series", ()))
+    drawn = {one["published"] for one in series if "published" in one}
+    if not drawn:
+        return ""
+    keys = "".join(
+        f'<button type="button" class="chip" aria-pressed="true" data-toggle-published="{variant}">'
+        f'<span class="dashes" style="--c:var(--{variant})"></span>{variant}</button>'
+        for variant in COLOURS
+        if variant in drawn
+    )
+    every = '<button type="button" class="chip" aria-pressed="true" data-published>published</button>'
+    return f'<div class="legend" role="group" aria-label="published curves, click to hide or show">{every}{keys}</div>'
 
 
 def _tiles(study: Study, is_published: bool) -> str:
@@ -178,13 +200,19 @@ def _headlines(study: Study, labels: Labels) -> str:
     return f'<div class="tabs" role="tablist">{"".join(tabs)}</div>{"".join(panels)}'
 
 
+def _has_curve(scope: Scope) -> bool:
+    return len(scope.tasks) > 1 and (scope.step_curve is not None or scope.wall_curve is not None)
+
+
 def _scope(study: Study, labels: Labels, number: int) -> str:
     """The curve over all tasks of a scope, beside how its variants fare against each other."""
     scope = study.scopes[number]
-    curve = f'<figure class="chart big" data-chart="scope-{number}"></figure>' if len(scope.tasks) > 1 else ""
+    curve = f'<figure class="chart big" data-chart="scope-{number}"></figure>' if _has_curve(scope) else ""
     pairs = "".join(sections.pairwise(scope, labels, metric) for metric in ("auc", "final"))
-    two = f'<div class="two"><div>{curve}</div><div>{pairs}</div></div>' if curve and pairs else curve + pairs
-    return sections.scope_notes(scope, labels) + two
+    inside = f'<div>{curve}</div><div class="against">{pairs}</div>' if curve and pairs else curve + pairs
+    compared = {group for comparison in scope.comparisons.values() for pair in comparison.pairs for group in pair[:2]}
+    room = f"--least:{LABEL_ROOM + COLUMN_ROOM * len(compared):g}rem"
+    return f'{sections.scope_notes(scope, labels)}<div class="two" style="{room}">{inside}</div>'
 
 
 def _overall(study: Study, labels: Labels) -> str:
@@ -204,18 +232,20 @@ def _contents(study: Study) -> str:
 
 
 def _family(study: Study, labels: Labels, family: str) -> str:
-    """The family's own curve and tables, then a card for each task."""
+    """Curves first: the family's own, if it has one, beside its tables; then a card for each task."""
     numbers = {scope.name: number for number, scope in enumerate(study.scopes[:-1])}  # the last stands above
-    body = _scope(study, labels, numbers[family]) if family in numbers else ""
-    cards = "".join(
+    whole = _scope(study, labels, numbers[family]) if family in numbers else ""
+    cards = [
         f'<article class="card"><h3>{escape(task.scale.task)}</h3><p class="facts">{sections.task_facts(task)}</p>'
-        f'<figure class="chart" data-chart="task-{number}"></figure>{sections.favour_note(task)}'
-        f"{sections.task_table(task, labels)}</article>"
+        f'<figure class="chart" data-chart="task-{number}"></figure>'
+        f"<div>{sections.favour_note(task)}{sections.task_table(task, labels)}</div></article>"
         for number, task in enumerate(study.tasks)
         if task.scale.family == family
-    )
-    title = escape(family_title(family))
-    return f'<section class="family" id="{family}"><h2>{title}</h2>{body}<div class="cards">{cards}</div></section>'
+    ]
+    tasks = f'<div class="cards{" lone" if len(cards) == 1 else ""}">{"".join(cards)}</div>'
+    curve_first = family in numbers and _has_curve(study.scopes[numbers[family]])
+    body = whole + tasks if curve_first else tasks + whole
+    return f'<section class="family" id="{family}"><h2>{escape(family_title(family))}</h2>{body}</section>'
 
 
 def _published_source() -> str:

@@ -10,11 +10,12 @@ import numpy as np
 from warpsac import published
 from warpsac.report.aggregate import Band, thinned
 from warpsac.report.groups import Group
+from warpsac.report.numerals import is_whole
 from warpsac.report.study import Scope, Study, TaskResults
 
 MOST_POINTS = 160  # of one curve: more cannot be told apart in a chart of this size
 DIGITS = 5
-NO_GROUP = -1  # a published variant that no run has
+HIGHEST = 1e302  # that a chart can show: its axes must be finite in raw units too
 
 Json = dict[str, Any]
 
@@ -22,12 +23,12 @@ Json = dict[str, Any]
 def numbers(values: np.ndarray) -> list[float | int | None]:
     """Rounded, None where there is no number."""
     rounded = (float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values.tolist())
-    return [int(value) if value is not None and value.is_integer() else value for value in rounded]
+    return [int(value) if value is not None and is_whole(value) else value for value in rounded]
 
 
 def axis(values: np.ndarray) -> list[float | int]:
     """Positions are kept exactly where they are whole: a step must be told as it was."""
-    return [int(value) if float(value).is_integer() else float(f"{value:.6g}") for value in values.tolist()]
+    return [int(value) if is_whole(value) else float(f"{value:.6g}") for value in values.tolist()]
 
 
 def charts(study: Study, is_published: bool) -> Json:
@@ -59,20 +60,29 @@ def _scope_chart(scope: Scope, index: dict[Group, int]) -> Json:
                        if curve.low is not None and curve.high is not None else {}),
                 }
                 for group, curve in found.curves.items()
+                if (np.abs(curve.mean) < HIGHEST).all()
             ],
         }  # fmt: skip
     return chart
 
 
-def _series(index: int, band: Band, unfinished: bool = False) -> Json:
+def _series(band: Band, **about: Any) -> list[Json]:
+    """A curve as it is drawn, with what is to be known `about` it; none if no point of it can be shown."""
+    band = Band(*(values[np.abs(band.mean) < HIGHEST] for values in band))
+    if not len(band.x):
+        return []
     kept = thinned(len(band.x), MOST_POINTS)
-    few = {"unfinished": True} if unfinished else {}
     spread = {} if np.isnan(band.std[kept]).all() else {
         "lo": numbers((band.mean - band.std)[kept]), "hi": numbers((band.mean + band.std)[kept])
     }  # fmt: skip
     counts = band.seeds[kept]
     n = int(counts[0]) if (counts == counts[0]).all() else counts.tolist()
-    return {"g": index, "x": axis(band.x[kept]), "m": numbers(band.mean[kept]), "n": n, **spread, **few}
+    return [{"x": axis(band.x[kept]), "m": numbers(band.mean[kept]), "n": n, **spread, **about}]
+
+
+def _own_series(task: TaskResults, group: Group, number: int, band: Band | None) -> list[Json]:
+    unfinished = {} if group in task.finished else {"unfinished": True}
+    return [] if band is None else _series(band, g=number, **unfinished)
 
 
 def _task_chart(task: TaskResults, index: dict[Group, int], is_published: bool) -> Json:
@@ -81,17 +91,14 @@ def _task_chart(task: TaskResults, index: dict[Group, int], is_published: bool) 
     chart: Json = {"y": "normalised score" if scale.bounds else raw, "raw": raw, "band": "± 1 std over seeds"}
     if scale.bounds:
         chart["bounds"] = scale.bounds
-    overlay = [
-        _series(index.get(Group(variant), NO_GROUP), band) | {"published": variant}
-        for variant, band in published_bands(task).items()
-    ]
+    overlay = [series for variant, band in published_bands(task).items() for series in _series(band, published=variant)]
     steps = {"x": "environment steps", "kind": "steps"}
     if is_published:
         return chart | {"steps": steps | {"series": overlay}}
-    series = [_series(index[group], task.band(group), group not in task.finished) for group in task.groups]
-    chart["steps"] = steps | {"series": series + overlay}
-    walls = [(group, task.wall_band(group)) for group in task.groups]
-    timed = [_series(index[group], band, group not in task.finished) for group, band in walls if band is not None]
+    numbered = [(group, index[group]) for group in task.groups]
+    own = [series for group, i in numbered for series in _own_series(task, group, i, task.band(group))]
+    chart["steps"] = steps | {"series": own + overlay}
+    timed = [series for group, i in numbered for series in _own_series(task, group, i, task.wall_band(group))]
     if timed:
         chart["wall"] = {"x": "wall time", "kind": "seconds", "series": timed}
     return chart

@@ -111,7 +111,7 @@ def find_folders(root: Path) -> Iterator[Path]:
 
 
 def collect(roots: Sequence[Path]) -> list[Run]:
-    """Every run below the folders; of several with the same task, group and seed only one counts."""
+    """Every run below the folders, if any; of several with the same task, group and seed only one counts."""
     found: dict[Path, Run] = {}
     for root in roots:
         if not root.is_dir():
@@ -119,8 +119,6 @@ def collect(roots: Sequence[Path]) -> list[Run]:
         for folder in find_folders(root):
             name = folder.relative_to(root).as_posix() if folder != root else folder.resolve().name
             found.setdefault(folder.resolve(), read_run(folder, name))
-    if not found:
-        raise UserError(f"{', '.join(map(str, roots))}: no run folders here; `warpsac train` makes them")
     return without_duplicates(told_apart_by_length(list(found.values())))
 
 
@@ -272,7 +270,8 @@ def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[M
     """The runs that are planned and not there; without a plan, the gaps of the grid that the runs draw up.
 
     Every group on a task should have the seeds that any group has there, and a plain variant that occurs in a
-    family should have all tasks that occur in it. Ablations are not expected on other tasks.
+    family should have all tasks that occur in it. Ablations are not expected on other tasks. A seed that was trained
+    for a shorter time is there: nobody is expected to have it at both lengths.
     """
     if planned:
         return _missing_of_plan(runs, planned)
@@ -283,7 +282,7 @@ def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[M
     for run in runs:
         if run.scale and run.group and run.seed is not None:
             seeds.setdefault(run.task, set()).add(run.seed)
-            there.setdefault((run.task, run.group), set()).add(run.seed)
+            there.setdefault((run.task, run.group.whole), set()).add(run.seed)
             family[run.task] = run.scale.family
     plain = {(family[task], group) for task, group in there if not group.without(common).changes}
     for task in seeds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
@@ -11,8 +12,9 @@ import numpy as np
 
 from warpsac import published
 from warpsac.profiles import default_variant
-from warpsac.report.aggregate import Estimate
-from warpsac.report.groups import Group
+from warpsac.report.aggregate import Estimate, spread
+from warpsac.report.groups import Group, short_labels
+from warpsac.report.numerals import plain
 from warpsac.report.runs import Run
 from warpsac.report.study import Comparison, Metric, Scope, Study, TaskResults
 
@@ -64,13 +66,19 @@ class Labels:
     def __init__(self, study: Study):
         self.study = study
         self.index = {group: number for number, group in enumerate(study.groups)}
+        short = short_labels([group.without(study.common) for group in study.groups])
+        self.short = dict(zip(study.groups, short, strict=True))
 
     def mark(self, group: Group) -> str:
         """What lets the script hide an element with its variant."""
         return f'data-g="{self.index[group]}"'
 
-    def chip(self, group: Group) -> str:
-        first, *settings = (escape(word) for word in self.study.label(group).split())
+    def brief(self, group: Group) -> str:
+        """The chip where there is little room; the whole name shows under the pointer."""
+        return f'<span title="{escape(self.study.label(group))}">{self.chip(group, self.short[group])}</span>'
+
+    def chip(self, group: Group, name: str | None = None) -> str:
+        first, *settings = (escape(word) for word in (name or self.study.label(group)).split())
         number = self.index.get(group)  # none for a variant that is planned and has no run yet
         key = "" if number is None else f'<span class="key" style="--c:var(--g{number})"></span>'
         return " ".join(
@@ -79,16 +87,20 @@ class Labels:
 
 
 def number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
+    return _with_minus(value, f".{digits}f")
 
 
 def raw_number(value: float) -> str:
-    text = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
-    return text.replace("-", "\N{MINUS SIGN}")
+    return _with_minus(value, ",.0f" if abs(value) >= 1000 else ".1f" if abs(value) >= 10 else ".2f")
+
+
+def _with_minus(value: float, form: str) -> str:
+    """A dash where sums of huge results are not finite."""
+    return plain(value, form).replace("-", "\N{MINUS SIGN}") if math.isfinite(value) else DASH
 
 
 def interval_text(estimate: Estimate, digits: int = 3) -> str:
-    if estimate.interval is None:
+    if estimate.interval is None or not all(map(math.isfinite, estimate.interval)):
         return ""
     low, high = (number(end, digits) for end in estimate.interval)
     return f'<span class="ci">{low} {DASH} {high}</span>'
@@ -96,6 +108,8 @@ def interval_text(estimate: Estimate, digits: int = 3) -> str:
 
 def bar(estimate: Estimate, top: float, group: int) -> str:
     """A small dot on a line from 0 to `top`, with its interval."""
+    if not math.isfinite(estimate.value / top):
+        return ""
     x = lambda value: f"{100 * min(max(value / top, 0.0), 1.0):.1f}"
     low, high = estimate.interval or (estimate.value, estimate.value)
     return (
@@ -134,7 +148,7 @@ def headline(study: Study, labels: Labels, metric: Metric, measure: str) -> str:
         kind = ' class="total"' if scope.name == "all families" else ""
         rows.append(f"<tr{kind}>{''.join(cells)}</tr>")
     head = [th("family"), th("tasks")]
-    head += [f'<th scope="col" {labels.mark(group)}>{labels.chip(group)}</th>' for group in groups]
+    head += [f'<th scope="col" {labels.mark(group)}>{labels.brief(group)}</th>' for group in groups]
     return table(head, rows, "headline")
 
 
@@ -151,7 +165,7 @@ def pairwise(scope: Scope, labels: Labels, metric: Metric) -> str:
         return ""
     rows = []
     for group in groups:
-        cells = [f'<th scope="row">{labels.chip(group)}</th>']
+        cells = [f'<th scope="row">{labels.brief(group)}</th>']
         for against in groups:
             pair = pairs.get((group, against))
             if pair is None:
@@ -171,15 +185,18 @@ def pairwise(scope: Scope, labels: Labels, metric: Metric) -> str:
             cells.append(td(text, attributes=title))
         rows.append(f"<tr {labels.mark(group)}>{''.join(cells)}</tr>")
     head = [th("beats →")]
-    head += [f'<th scope="col" {labels.mark(group)}>{labels.chip(group)}</th>' for group in groups]
+    head += [f'<th scope="col" {labels.mark(group)}>{labels.brief(group)}</th>' for group in groups]
     what = '<span class="soft">chance that a run of the row beats one of the column</span>'
     return f'<div class="pairing"><h4>{METRIC_TITLES[metric]} {what}</h4>{table(head, rows, "pairs plain")}</div>'
 
 
 def scope_notes(scope: Scope, labels: Labels) -> str:
-    """Which variants are not in a family's table, and why."""
+    """Which variants are not in a family's table, and why; or why there is none."""
     comparison = scope.comparisons["auc"]
     out = [labels.study.label(group) for group in comparison.left_out]
+    if comparison.all_tasks and not comparison.rows:
+        why = "every variant has fewer than half of them" if comparison.tasks else "none of them has all variants"
+        return f'<p class="note">No mean over the {comparison.all_tasks} tasks: {why}.</p>'
     notes = []
     if len(comparison.tasks) < comparison.all_tasks and comparison.tasks:
         notes.append(f"take the {len(comparison.tasks)} of {comparison.all_tasks} tasks that all their variants have")
@@ -197,7 +214,7 @@ def task_table(task: TaskResults, labels: Labels) -> str:
     for group in task.groups:
         runs = task.finished.get(group, [])
         seeds = str(len(runs)) if runs else f'<span class="none">0/{len(task.unfinished[group])}</span>'
-        cells = [td(labels.chip(group), labels.study.label(group)), td(seeds, len(runs))]
+        cells = [td(labels.brief(group), labels.study.label(group)), td(seeds, len(runs))]
         if task.scale.bounds:
             early = f"at {runs[0].steps[-1]:,.0f}" if group in task.shorter else ""
             cells.append(_mean_std(final.get(group), number, early))
@@ -215,7 +232,7 @@ def task_table(task: TaskResults, labels: Labels) -> str:
 def _mean_std(values: np.ndarray | None, show: Callable[[float], str], remark: str = "") -> str:
     if values is None or not len(values):
         return td(UNKNOWN, -1e18)
-    small = [f"± {show(float(values.std(ddof=1)))}"] if len(values) > 1 else []
+    small = [f"± {show(float(spread(values)))}"] if len(values) > 1 else []
     small += [remark] if remark else []
     return td(show(float(values.mean())) + "".join(f' <span class="ci">{part}</span>' for part in small),
               float(values.mean()))  # fmt: skip
@@ -259,11 +276,12 @@ def trouble(study: Study, labels: Labels) -> str:
             f"<tr>{td(_badge(run.status), run.status)}{td(escape(run.task))}{td(variant)}{td(seed)}"
             f"{td(escape(run.name))}{td(escape(run.detail), attributes='class=wide')}</tr>"
         )
+    why = "planned, and not begun" if study.planned else "others of this grid are there"
     for gap in study.missing:
         seeds = ", ".join(map(str, gap.seeds))
         rows.append(
             f"<tr>{td(_badge('missing'), 'missing')}{td(escape(gap.task))}{td(labels.chip(gap.group))}{td(seeds)}"
-            f"{td(UNKNOWN)}{td('others of this grid are there', attributes='class=wide')}</tr>"
+            f"{td(UNKNOWN)}{td(why, attributes='class=wide')}</tr>"
         )
     if not rows:
         return '<p class="good">None: every run of the grid that these folders draw up is there and finished.</p>'
@@ -285,10 +303,11 @@ def all_runs(study: Study, labels: Labels) -> str:
     for run in study.runs:
         variant = labels.chip(run.group) if run.group else "?"
         seconds = float(run.seconds[-1]) if len(run.seconds) else None
-        last = f"{run.scores[-1]:.3f}" if len(run.raw) and run.scale and run.scale.bounds else ""
+        score = float(run.scores[-1]) if len(run.raw) and run.scale and run.scale.bounds else None
         rows.append(
             f"<tr>{td(escape(run.name))}{td(_badge(run.status), run.status)}{td(escape(run.task))}{td(variant)}"
-            f"{td(run.seed, run.seed)}{td(f'{run.reached:,}', run.reached)}{td(len(run.steps))}{td(last)}"
+            f"{td(run.seed, run.seed)}{td(f'{run.reached:,}', run.reached)}{td(len(run.steps))}"
+            f"{td('' if score is None else number(score), score)}"
             f"{td(duration(seconds) if seconds else '', seconds)}{td('' if run.faults is None else run.faults)}</tr>"
         )
     head = ("run", "status", "task", "variant", "seed", "steps", "evaluations", "last score", "time", "faults")
@@ -304,17 +323,18 @@ def origin(run: Run) -> tuple[str, ...]:
     devices = Counter(map(str, listed if isinstance(listed, list) else ()))
     device = ", ".join(f"{count} {TIMES} {name}" if count > 1 else name for name, count in devices.items()) or DASH
     machine = f"{meta.get('cpu', 'unknown CPU')}, {meta.get('cpu_count', '?')} cores"
-    return (str(versions.get("warpsac", "?")), commit, words, device, machine)
+    return (str(versions.get("warpsac", "")), commit, words, device, machine)
 
 
 def provenance(study: Study) -> str:
     """One line for each combination of code, versions and machine."""
     found = Counter(origin(run) for run in study.runs if run.meta)
     if not found:
-        return '<p class="none">These runs do not say where they come from.</p>'
+        return f'<p class="none">{"These runs do not say where they come from" if study.runs else "No runs yet"}.</p>'
+    head = ("warpsac", "commit", "versions", "device", "machine")
+    told = [number for number in range(len(head)) if any(source[number] for source in found)]
     rows = [
-        f"<tr>{td(count, count)}{''.join(td(escape(cell)) for cell in source)}</tr>"
+        f"<tr>{td(count, count)}{''.join(td(escape(source[number]) or UNKNOWN) for number in told)}</tr>"
         for source, count in found.most_common()
     ]
-    head = ("runs", "warpsac", "commit", "versions", "device", "machine")
-    return table([th(name) for name in head], rows, "list")
+    return table([th(name) for name in ("runs", *(head[number] for number in told))], rows, "list")

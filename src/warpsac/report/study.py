@@ -260,6 +260,8 @@ class Study:
     """Families with scores in their usual order, then all of them if there are several."""
     missing: list[Missing]
     common: tuple[tuple[str, str], ...]
+    planned: bool
+    """Whether a plan says what is missing, or the grid that the runs draw up."""
 
     @cached_property
     def groups(self) -> list[Group]:
@@ -287,7 +289,7 @@ def make_study(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> Study:
     scopes = [scope for scope in families if any(task.finished for task in scope.tasks)]
     if len(scopes) > 1:
         scopes.append(Scope(ALL_FAMILIES, [task for scope in scopes for task in scope.tasks]))
-    return Study(list(runs), tasks, scopes, find_missing(runs, planned), common_changes(runs))
+    return Study(list(runs), tasks, scopes, find_missing(runs, planned), common_changes(runs), bool(planned))
 
 
 def _task_order(by_task: Mapping[str, list[Run]]) -> list[str]:

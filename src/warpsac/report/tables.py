@@ -13,7 +13,9 @@ import numpy as np
 
 from warpsac.errors import UserError
 from warpsac.files import in_words, write_atomically
+from warpsac.report import aggregate
 from warpsac.report.aggregate import Estimate
+from warpsac.report.numerals import is_whole
 from warpsac.report.study import METRICS, Range, Study, TaskResults
 
 Rows = Iterator[dict[str, Any]]
@@ -24,7 +26,7 @@ def _unit(task: TaskResults) -> str:
 
 
 def _spread(values: np.ndarray) -> float | None:
-    return float(values.std(ddof=1)) if len(values) > 1 else None
+    return float(aggregate.spread(values)) if len(values) > 1 else None
 
 
 def _estimate(name: str, estimate: Estimate) -> dict[str, float | None]:
@@ -142,7 +144,7 @@ def _cell(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         if not math.isfinite(value):
             return ""
-        return str(int(value)) if value == int(value) else f"{value:.6g}"
+        return str(int(value)) if is_whole(float(value)) else f"{value:.6g}"
     return "" if value is None else value
 
 
