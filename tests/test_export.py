@@ -19,8 +19,8 @@ import walker
 from runs import tiny
 from warpsac import cli, contract, envs, networks, ppo, sac, training
 from warpsac.config import LearnerConfig
-from warpsac.contract import Robot
-from warpsac.envs.robots import UNITREE_G1_FLAT, Deployment, SceneFiles
+from warpsac.contract import Robot, Term
+from warpsac.envs.robots import Deployment, SceneFiles
 from warpsac.errors import UserError
 from warpsac.export import command, deploy, network
 from warpsac.export.command import export
@@ -326,8 +326,8 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
         walker.robot(),
         joints=tuple(f"joint{i}" for i in range(29)),
         default_pose=numbers, action_scale=numbers, stiffness=numbers, damping=numbers,
-        observation=UNITREE_G1_FLAT.observation,
-        gait=UNITREE_G1_FLAT.gait,
+        observation=walker.UNITREE_G1_FLAT.observation,
+        gait=walker.UNITREE_G1_FLAT.gait,
     )  # fmt: skip
     assert robot.observation_size == 98
     card = deploy.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
@@ -340,6 +340,28 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
         "period": 0.6, "start": [0.0], "order": "sin_cos", "standing": "zero", "standing_below": 0.1,
     }  # fmt: skip
     assert sum(len(term["scale"]) for term in text["observations"].values()) == 98
+
+
+def test_terms_of_the_tasks_own_in_the_description() -> None:
+    """Named with what computes them, none lost to another of its name, and no command where there is none."""
+    robot = dataclasses.replace(
+        walker.robot(), command_low=(), command_high=(), effort_limit=(3.0, 4.0),
+        observation=(
+            Term("last_action", 4, history=2, clip=(-1.0, 1.0), scale=(1.0, 2.0)),
+            Term("last_action", 2, "arm", function="task.last_action", scale=0.5),
+        ),
+    )  # fmt: skip
+    card = deploy.card("Arm", 6, [-1.0] * 2, [1.0] * 2, 50.0, {"name": "run"}, robot)
+    assert "command_names" not in deploy.metadata(card, robot)
+    told = yaml.safe_load(deploy.deploy_yaml(card, robot))
+    assert told["observations"] == {
+        "last_action": {"params": {}, "clip": [-1.0, 1.0], "scale": [1.0, 2.0], "history_length": 2},
+        "last_action_2": {
+            "params": {"function": "task.last_action", "source": "arm"},
+            "clip": None, "scale": [0.5, 0.5], "history_length": 1,
+        },
+    }  # fmt: skip
+    assert (told["commands"], told["warpsac"]["effort_limit"]) == ({}, [3.0, 4.0])
 
 
 @pytest.mark.playground

@@ -111,7 +111,8 @@ def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
     if found is None:
         return None, f"{folder.config.task} has none that is known here"
     robot = found.robot
-    return found, f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
+    known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
+    return found, known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
 
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
