@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +19,10 @@ import pytest
 
 import walker
 from runs import tiny
-from warpsac import cli, contract, envs, networks, ppo, sac, training
+from warpsac import cli, contract, envs, networks, ppo, rundir, sac, training
 from warpsac.config import LearnerConfig
 from warpsac.contract import Robot, Term
+from warpsac.envs import probe
 from warpsac.envs.robots import Deployment, SceneFiles
 from warpsac.errors import UserError
 from warpsac.export import command, deploy, network
@@ -234,6 +237,36 @@ def test_without_a_simulator_observations_are_drawn(run: Path, tmp_path: Path, m
     done = export(run, tmp_path / "out")
     assert done.source == "drawn with the mean and spread of training, because no simulator here"
     assert (done.observations, done.error <= 1e-5) == (command.RECORDED, True)
+
+
+def test_a_simulator_that_the_policy_does_not_fit_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `eval` and `play` refuse it: the folder says another task than its policy was trained on."""
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"task": "probe-constant"}))
+    assert cli.main(["export", str(other), "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"warpsac: probe-constant: obs_dim is \d+, but the policy was trained with 4\n", err)
+    assert not (tmp_path / "out").exists()
+    assert cli.main(["eval", str(other)]) == 2
+    assert capsys.readouterr().err == err
+
+
+@pytest.mark.parametrize(("most", "made"), [(1, 1), (3, 3), (None, 4), (9, 4)])
+def test_recorded_in_as_many_environments_as_there_can_be(
+    run: Path, monkeypatch: pytest.MonkeyPatch, most: int | None, made: int
+) -> None:
+    counts: list[int] = []
+    make = envs.make
+    monkeypatch.setattr(probe, "most_envs", lambda: most, raising=False)
+    monkeypatch.setattr(envs, "make", lambda task, count, config: (counts.append(count), make(task, count, config))[1])
+    folder, policy = rundir.open_run(run), load_policy(run)
+    obs, source = command.recorded_observations(folder, policy, None, lambda obs: obs)
+    assert (counts, source) == ([made], "recorded on probe-point")
+    assert obs.shape == (800 // made * made, 4)
 
 
 def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

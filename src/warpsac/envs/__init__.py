@@ -309,6 +309,15 @@ def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> Na
         return _of_family(target, num_envs, config, render=False)
 
 
+def most_envs(name: str) -> int | None:
+    """Environments that one simulator of this task can hold on this machine; None: any number."""
+    target = lookup(name)
+    with _told_in_a_line(target):
+        module: Any = importlib.import_module(FAMILIES[target.family])
+        told = getattr(module, "most_envs", None)
+        return told() if told else None
+
+
 def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
     """How a policy of this task drives its robot; None where the task has no robot that is known here."""
     target = lookup(name)

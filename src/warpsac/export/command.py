@@ -25,7 +25,8 @@ from warpsac.sim2sim.robot import Simulated
 from warpsac.sim2sim.walk import walk
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
-RECORDED = 800  # observations that the file is held against
+RECORDED = 800  # observations that the file is held against,
+AT_ONCE = 4  # and environments that they are recorded in, where the simulator can hold as many
 SCENE = "scene/scene.xml"
 
 # Where a robot is recorded: standing, ahead, to the left, turning; as parts of the greatest command.
@@ -184,13 +185,20 @@ def recorded_observations(
     """
     if deployment and deployment.scene:
         return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+    task = folder.config.task
     try:
-        return _from_task(folder, policy), f"recorded on {folder.config.task}"
+        count = min(AT_ONCE, envs.most_envs(task) or AT_ONCE)
+        env = envs.make(task, count, folder.env)
     except UserError as error:
         mean, var = _seen_in_training(policy)
         noise = np.random.default_rng(0).standard_normal((RECORDED, policy.agent.views.actor_dim))
         drawn = mean + np.sqrt(var) * noise
         return drawn.astype(np.float32), f"drawn with the mean and spread of training, because {error}"
+    try:
+        require_fit(policy, env.spec)
+        return _from_task(env, policy), f"recorded on {task}"
+    finally:
+        env.close()
 
 
 def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -208,17 +216,12 @@ def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray])
     return np.stack(rows)
 
 
-def _from_task(folder: rundir.RunDir, policy: LoadedPolicy) -> np.ndarray:
-    env = envs.make(folder.config.task, 4, folder.env)
-    try:
-        require_fit(policy, env.spec)
-        obs, rows = env.reset(0), []
-        for _ in range(RECORDED // 4):
-            rows.append(policy.agent.views.actor(obs))
-            env.send(policy.normalized(obs))
-            obs = env.recv().result.obs
-    finally:
-        env.close()
+def _from_task(env: envs.HostEnv, policy: LoadedPolicy) -> np.ndarray:
+    obs, rows = env.reset(0), []
+    for _ in range(RECORDED // env.spec.num_envs):
+        rows.append(policy.agent.views.actor(obs))
+        env.send(policy.normalized(obs))
+        obs = env.recv().result.obs
     return np.concatenate(rows)
 
 
