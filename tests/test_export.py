@@ -179,12 +179,26 @@ def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (policy.card["task"], policy.card["obs_size"]) == ("probe-point", 4)
     assert (policy.card["run"]["step"], policy.card["run"]["seed"], policy.card["run"]["name"]) == (90, 1, run.name)
     assert policy.card["run"]["evaluation_return"] is not None
+    assert policy.card["observation"] == []  # nameless numbers
     for obs in np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32):
         np.testing.assert_allclose(policy(obs), loaded(obs), atol=1e-5)  # both in the task's range of -2 to 2
     text = (tmp_path / "out" / "deploy.yaml").read_text()
     assert "torque" not in text  # no word about joints that the task has not
     about = yaml.safe_load(text)["warpsac"]
     assert (about["input"]["shape"], about["action_high"]) == ([1, 4], [2.0, 2.0])
+
+
+@pytest.mark.dmc
+def test_parts_of_an_observation_that_have_names(tmp_path: Path) -> None:
+    """As the checkpoint remembers them of its environment."""
+    pytest.importorskip("dm_control")
+    config = tiny(tmp_path, task="cartpole-swingup", stop_at=90, env={"episode_limit": 30}, eval={"every": 0})
+    done = export(training.train(config).runs[0], tmp_path / "out")
+    parts = [{"name": "position", "start": 0, "size": 3}, {"name": "velocity", "start": 3, "size": 2}]
+    assert Policy(done.path / "policy.onnx").card["observation"] == parts
+    assert yaml.safe_load((done.path / "deploy.yaml").read_text())["warpsac"]["observation"] == parts
+    props = {entry.key: entry.value for entry in onnx.load(done.path / "policy.onnx").metadata_props}
+    assert props["observation_names"] == "position,velocity"
 
 
 def test_nothing_is_written_over(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

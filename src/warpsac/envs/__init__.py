@@ -53,6 +53,8 @@ class EnvSpec:
     """Exists once in a process: it is judged in the training environments, whose episodes are then cut."""
     most_envs: int | None = None
     """Environments that one simulator can hold on this machine; None: any number."""
+    terms: tuple[tuple[str, int], ...] = ()
+    """Name and size of each part of the actor's observation, in order; empty where the simulator has no names."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
 

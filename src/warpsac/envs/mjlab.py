@@ -70,6 +70,7 @@ class MjlabSimulator:
             has_success=False,
             restorable=False,
             lockstep=True,
+            terms=tuple((term.name, term.size) for term in mjlab_robots.terms_of(self._env, self._groups[:-1])),
             versions=installed_versions(PACKAGES),
         )
 

@@ -87,7 +87,8 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
             f"joints, the policy was trained with {views.actor_dim} and {len(low)}"
         )
     rate = robot.control_hz if robot else policy.info["control_hz"]
-    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, _training_run(folder, policy), robot)
+    about, terms = _training_run(folder, policy), policy.info.get("terms", ())
+    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
     content = network.build(actor_of(policy), low, high, deploy.metadata(card, robot))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
     error = largest_difference(content, policy, obs)

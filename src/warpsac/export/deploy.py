@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -37,12 +38,17 @@ def card(
     hz: float | None,
     run: Any,
     robot: Robot | None,
+    terms: Sequence[tuple[str, int]] = (),
 ) -> dict[str, Any]:
-    """The description of a policy, for JSON."""
+    """The description of a policy, for JSON. Terms are the parts of an observation that the task has names for."""
+    if robot:
+        terms = [(term.name, term.size) for term in robot.observation]
+    starts = itertools.accumulate((size for _, size in terms), initial=0)
     return {
         "format": contract.FORMAT,
         "task": task,
         "obs_size": obs_size,
+        "observation": [{"name": name, "start": start, "size": size} for (name, size), start in zip(terms, starts)],
         "action_low": list(low),
         "action_high": list(high),
         "control_hz": hz,
@@ -54,6 +60,8 @@ def card(
 def metadata(card: dict[str, Any], robot: Robot | None) -> dict[str, str]:
     """The ONNX file's metadata: all of it as JSON under one key, and the names that other runners look for."""
     found = {METADATA: json.dumps(card), "task": card["task"], "run_path": card["run"]["name"]}
+    if card["observation"]:
+        found["observation_names"] = ",".join(term["name"] for term in card["observation"])
     if robot:
         found |= {
             "joint_names": ",".join(robot.joints),
@@ -61,7 +69,6 @@ def metadata(card: dict[str, Any], robot: Robot | None) -> dict[str, str]:
             "joint_damping": _csv(robot.damping),
             "default_joint_pos": _csv(robot.default_pose),
             "action_scale": _csv(robot.action_scale),
-            "observation_names": ",".join(term.name for term in robot.observation),
         }
         if robot.command_low:
             found["command_names"] = "base_velocity"
@@ -82,6 +89,7 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
         "policy": "policy.onnx",
         "input": {"name": "obs", "shape": [1, card["obs_size"]]},
         "output": {"name": "actions", "shape": [1, len(card["action_low"])]},
+        "observation": card["observation"],
         "action_low": card["action_low"],
         "action_high": card["action_high"],
         "run": card["run"],
