@@ -364,7 +364,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert "falls: 0" in out
     assert "rms error" in out
-    assert "trained with commands from [-1.0, -0.5, -1.0] to [1.0, 0.5, 1.0]" in err
+    trained = "-1 to 1 m/s ahead, -0.5 to 0.5 m/s to the left, -1 to 1 rad/s turning"
+    assert err == f"warning: command = 0 0 2: the policy was trained with {trained}\n"
+    assert cli.main(["sim2sim", str(path), "--seconds", "1.1", "--command", "-1", "0.5", "1", "--json"]) == 0
+    assert capsys.readouterr().err == ""
     # A robot that lies down at once: exit code 1.
     fallen = dataclasses.replace(walker.robot(), base_height=1.5)
     path = walker.write_policy(tmp_path / "fallen", card(fallen), np.zeros((22, 2)), [0, 0])

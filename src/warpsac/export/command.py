@@ -40,7 +40,7 @@ class ExportOptions:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     out: str | None = None
-    """Folder to write, which must be new or empty; default: export in the run folder."""
+    """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
     """Leave out the description of the task's robot, where its files are not at hand."""
     json: bool = False
