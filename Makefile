@@ -24,8 +24,8 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
 # The locks name a torch without its CUDA packages, of which a CPU build has no need; only IsaacLab's torch has none.
 TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
 TORCH_VERSION    := 2.13.0
-TESTS_mjlab      := tests/test_torch.py tests/test_ppo_torch.py tests/test_mjlab.py
-TESTS_mjlab-old  := tests/test_mjlab.py
+TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
+TESTS_mjlab      := tests/test_torch.py tests/test_ppo_torch.py $(TESTS_mjlab-old)
 TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
 # A plugin for pytest that comes along and fails.
@@ -125,7 +125,7 @@ requirements/%.txt.new: $(STAMP)
 	@echo "torch==$(TORCH_VERSION)" > $@.torch
 	$(BIN)/python -m uv pip compile --quiet --upgrade --python-version $(if $(filter isaaclab,$*),3.12,3.11) \
 	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev \
-	  --extra $(or $(EXTRA_$*),$*) \
+	  --extra $(or $(EXTRA_$*),$*) $(if $(findstring mjlab,$*),--extra export) \
 	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml > $@
 	@$(if $(filter isaaclab,$*),cat,grep -v -E '^(cuda-|nvidia-|triton|torchvision)') $@ > requirements/$*.txt
 	@rm $@ $@.torch

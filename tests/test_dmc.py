@@ -36,6 +36,7 @@ def test_steps_are_those_of_the_suite(name: str) -> None:
         ours, theirs = step(env, action[None]).result, plain.step(action)
         np.testing.assert_array_equal(ours.obs[0], flat(theirs.observation))
         assert ours.reward[0] == np.float32(theirs.reward)
+    assert env.spec.terms == tuple((name, np.size(part)) for name, part in theirs.observation.items())
     env.close()
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import re
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +19,11 @@ import pytest
 
 import walker
 from runs import tiny
-from warpsac import cli, contract, envs, networks, ppo, sac, training
+from warpsac import cli, contract, envs, networks, ppo, rundir, sac, training
 from warpsac.config import LearnerConfig
-from warpsac.contract import Robot
-from warpsac.envs.robots import UNITREE_G1_FLAT, Deployment, SceneFiles
+from warpsac.contract import Robot, Term
+from warpsac.envs import probe
+from warpsac.envs.robots import Deployment, SceneFiles
 from warpsac.errors import UserError
 from warpsac.export import command, deploy, network
 from warpsac.export.command import export
@@ -176,12 +179,26 @@ def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (policy.card["task"], policy.card["obs_size"]) == ("probe-point", 4)
     assert (policy.card["run"]["step"], policy.card["run"]["seed"], policy.card["run"]["name"]) == (90, 1, run.name)
     assert policy.card["run"]["evaluation_return"] is not None
+    assert policy.card["observation"] == []  # nameless numbers
     for obs in np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32):
         np.testing.assert_allclose(policy(obs), loaded(obs), atol=1e-5)  # both in the task's range of -2 to 2
     text = (tmp_path / "out" / "deploy.yaml").read_text()
     assert "torque" not in text  # no word about joints that the task has not
     about = yaml.safe_load(text)["warpsac"]
     assert (about["input"]["shape"], about["action_high"]) == ([1, 4], [2.0, 2.0])
+
+
+@pytest.mark.dmc
+def test_parts_of_an_observation_that_have_names(tmp_path: Path) -> None:
+    """As the checkpoint remembers them of its environment."""
+    pytest.importorskip("dm_control")
+    config = tiny(tmp_path, task="cartpole-swingup", stop_at=90, env={"episode_limit": 30}, eval={"every": 0})
+    done = export(training.train(config).runs[0], tmp_path / "out")
+    parts = [{"name": "position", "start": 0, "size": 3}, {"name": "velocity", "start": 3, "size": 2}]
+    assert Policy(done.path / "policy.onnx").card["observation"] == parts
+    assert yaml.safe_load((done.path / "deploy.yaml").read_text())["warpsac"]["observation"] == parts
+    props = {entry.key: entry.value for entry in onnx.load(done.path / "policy.onnx").metadata_props}
+    assert props["observation_names"] == "position,velocity"
 
 
 def test_nothing_is_written_over(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,6 +251,36 @@ def test_without_a_simulator_observations_are_drawn(run: Path, tmp_path: Path, m
     done = export(run, tmp_path / "out")
     assert done.source == "drawn with the mean and spread of training, because no simulator here"
     assert (done.observations, done.error <= 1e-5) == (command.RECORDED, True)
+
+
+def test_a_simulator_that_the_policy_does_not_fit_is_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `eval` and `play` refuse it: the folder says another task than its policy was trained on."""
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"task": "probe-constant"}))
+    assert cli.main(["export", str(other), "--out", str(tmp_path / "out")]) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"warpsac: probe-constant: obs_dim is \d+, but the policy was trained with 4\n", err)
+    assert not (tmp_path / "out").exists()
+    assert cli.main(["eval", str(other)]) == 2
+    assert capsys.readouterr().err == err
+
+
+@pytest.mark.parametrize(("most", "made"), [(1, 1), (3, 3), (None, 4), (9, 4)])
+def test_recorded_in_as_many_environments_as_there_can_be(
+    run: Path, monkeypatch: pytest.MonkeyPatch, most: int | None, made: int
+) -> None:
+    counts: list[int] = []
+    make = envs.make
+    monkeypatch.setattr(probe, "most_envs", lambda: most, raising=False)
+    monkeypatch.setattr(envs, "make", lambda task, count, config: (counts.append(count), make(task, count, config))[1])
+    folder, policy = rundir.open_run(run), load_policy(run)
+    obs, source = command.recorded_observations(folder, policy, None, lambda obs: obs)
+    assert (counts, source) == ([made], "recorded on probe-point")
+    assert obs.shape == (800 // made * made, 4)
 
 
 def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,8 +373,8 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
         walker.robot(),
         joints=tuple(f"joint{i}" for i in range(29)),
         default_pose=numbers, action_scale=numbers, stiffness=numbers, damping=numbers,
-        observation=UNITREE_G1_FLAT.observation,
-        gait=UNITREE_G1_FLAT.gait,
+        observation=walker.UNITREE_G1_FLAT.observation,
+        gait=walker.UNITREE_G1_FLAT.gait,
     )  # fmt: skip
     assert robot.observation_size == 98
     card = deploy.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
@@ -340,6 +387,28 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
         "period": 0.6, "start": [0.0], "order": "sin_cos", "standing": "zero", "standing_below": 0.1,
     }  # fmt: skip
     assert sum(len(term["scale"]) for term in text["observations"].values()) == 98
+
+
+def test_terms_of_the_tasks_own_in_the_description() -> None:
+    """Named with what computes them, none lost to another of its name, and no command where there is none."""
+    robot = dataclasses.replace(
+        walker.robot(), command_low=(), command_high=(), effort_limit=(3.0, 4.0),
+        observation=(
+            Term("last_action", 4, history=2, clip=(-1.0, 1.0), scale=(1.0, 2.0)),
+            Term("last_action", 2, "arm", function="task.last_action", scale=0.5),
+        ),
+    )  # fmt: skip
+    card = deploy.card("Arm", 6, [-1.0] * 2, [1.0] * 2, 50.0, {"name": "run"}, robot)
+    assert "command_names" not in deploy.metadata(card, robot)
+    told = yaml.safe_load(deploy.deploy_yaml(card, robot))
+    assert told["observations"] == {
+        "last_action": {"params": {}, "clip": [-1.0, 1.0], "scale": [1.0, 2.0], "history_length": 2},
+        "last_action_2": {
+            "params": {"function": "task.last_action", "source": "arm"},
+            "clip": None, "scale": [0.5, 0.5], "history_length": 1,
+        },
+    }  # fmt: skip
+    assert (told["commands"], told["warpsac"]["effort_limit"]) == ({}, [3.0, 4.0])
 
 
 @pytest.mark.playground

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
-from warpsac import envs, tasks, training
+from warpsac import envs, rundir, tasks, training
 from warpsac.config import EnvConfig
 from warpsac.errors import ConfigError, UserError
+from warpsac.export.command import RECORDED, recorded_observations
+from warpsac.policy import load_policy
 
 pytest.importorskip("mani_skill", reason="needs ManiSkill: make test-maniskill")
 from warpsac.envs import maniskill
@@ -82,6 +84,10 @@ def test_it_trains(tmp_path: Path) -> None:
     assert row["eval/success"] in (0.0, 0.5, 1.0)
     assert row["eval/score"] == row["eval/success"]
     assert int(state_of(run)["info/updates"]) == 300 - 50 - 1
+    # Exported it would be held against observations of the one environment that a CPU can simulate.
+    policy = load_policy(run)
+    obs, source = recorded_observations(rundir.open_run(run), policy, None, policy)
+    assert (obs.shape, source) == ((RECORDED, policy.agent.views.actor_dim), "recorded on PullCube-v1")
 
 
 def test_ppo_trains(tmp_path: Path) -> None:

@@ -44,6 +44,22 @@ def test_limits_and_success(name: str) -> None:
     assert (env.spec.has_success, env.spec.restorable) == (True, True)
     assert {"myosuite", "mujoco"} <= env.spec.versions.keys()
     assert env.spec.action_low == (-1.0,) * 39
+    assert sum(size for _, size in env.spec.terms) == env.spec.views.actor_dim
+    env.close()
+
+
+def test_parts_of_the_observation_by_name() -> None:
+    """In their order: angles come first, fingertips in the middle, muscles last."""
+    env = envs.make("myo-reach", 1)
+    assert env.spec.terms == (("qpos", 23), ("qvel", 23), ("tip_pos", 15), ("reach_err", 15), ("act", 39))
+    (obs,) = env.reset(0)
+    assert isinstance(env, envs.HasScene)
+    scene = env.scene()
+    assert scene is not None
+    tips = [scene.data.site(f"{finger}tip_r").xpos for finger in ("TH", "IF", "MF", "RF", "LF")]
+    np.testing.assert_allclose(obs[:23], scene.data.qpos[:23], atol=1e-6)
+    np.testing.assert_allclose(obs[46:61], np.concatenate(tips), atol=1e-6)
+    np.testing.assert_allclose(obs[-39:], scene.data.act, atol=1e-6)
     env.close()
 
 

@@ -23,7 +23,7 @@ import mujoco
 import walker
 from warpsac import cli, contract, envs, video
 from warpsac.contract import Gait, Robot, Term
-from warpsac.envs.robots import UNITREE_G1_FLAT, Sensing
+from warpsac.envs.robots import Sensing
 from warpsac.errors import UserError
 from warpsac.sim2sim import stage
 from warpsac.sim2sim.policy import Policy
@@ -87,7 +87,14 @@ def test_a_contract_survives_json() -> None:
         ({"gait": {"frequency": 1.0}}, r"robot\.gait\.start: is missing"),
         ({"gait": None}, r"robot\.observation: gait_phase has 4 numbers instead of 0"),
         ({"base": 3}, r"robot\.base = 3: must be a text"),
-        ({"observation": [{"name": "smell", "size": 3}]}, r"robot\.observation\.name = 'smell': must be one of"),
+        ({"observation": [{"name": "smell", "size": 3}]}, r"robot\.observation: 'smell' is not a known term"),
+        ({"observation": [{"name": "last_action", "size": 3, "history": 2}]}, r"last_action has half a history"),
+        ({"observation": [{"name": "last_action", "size": 2, "scale": [1, 2, 3]}]}, r"3 scales for 2 numbers"),
+        ({"observation": [{"name": "last_action", "size": 2, "clip": [1]}]}, r"a clip that is no pair"),
+        ({"effort_limit": [1]}, r"robot\.effort_limit: must have 2 numbers, or none"),
+        ({"command_low": [], "command_high": []}, r"robot\.command_low: must have 3 numbers, as the policy observes"),
+        ({"command_high": [1.0]}, r"robot\.command_high: must be as long as command_low"),
+        ({"sensors": "broken"}, r"robot\.sensors = 'broken': must be one of lagging, current"),
         ({"observation": [{"name": "base_ang_vel", "size": 3}]}, r"base_ang_vel has no source"),
         ({"observation": [{"name": "last_action", "size": 2.5}]}, r"size = 2\.5: must be a whole number"),
         ({"observation": [{"name": "last_action", "size": 2, "delay": -1}]}, r"negative delay"),
@@ -98,15 +105,6 @@ def test_a_bad_contract_is_one_line(change: dict[str, Any], message: str) -> Non
         contract.from_plain(contract.to_plain(walker.robot()) | change, "policy.onnx")
     assert str(caught.value).startswith("policy.onnx: robot.")
     assert "\n" not in str(caught.value)
-
-
-def test_unitree_g1_flat_has_98_numbers_in_the_robots_order() -> None:
-    names = [(term.name, term.size) for term in UNITREE_G1_FLAT.observation]
-    assert names == [
-        ("base_ang_vel", 3), ("projected_gravity", 3), ("velocity_commands", 3), ("gait_phase", 2),
-        ("joint_pos_rel", 29), ("joint_vel_rel", 29), ("last_action", 29),
-    ]  # fmt: skip
-    assert sum(size for _, size in names) == 98
 
 
 # --- observations
@@ -138,6 +136,32 @@ def test_every_term_by_hand() -> None:
     np.testing.assert_allclose(obs[18:20], [0.5, -1.0])  # scale 0.5
     np.testing.assert_allclose(obs[20:22], [0, 0])
     assert obs.dtype == np.float32
+
+
+def test_velocities_of_a_body_clipped_and_scaled() -> None:
+    """Without a sensor: the trunk's own velocities, the second limited to 0.1, each number with a scale of its own."""
+    terms = (
+        Term("base_lin_vel", 3, "trunk", scale=(1.0, 2.0, 3.0)),
+        Term("base_ang_vel", 3, "trunk", clip=(-0.1, 0.1), scale=10.0),
+    )
+    world = simulated(walker.robot(walker.SENSING._replace(observation=terms, gait=None)))
+    world.reset()
+    world.data.qpos[3:7] = (math.cos(math.pi / 4), 0, 0, math.sin(math.pi / 4))  # a quarter to the left
+    world.data.qvel[:6] = (0.5, 0.25, 1.0, 0.05, -0.2, 0.3)  # linear in the world's frame, angular in its own
+    mujoco.mj_forward(world.model, world.data)
+    np.testing.assert_allclose(world.observe(np.zeros(3)), [0.25, -1.0, 3.0, 0.5, -1.0, 1.0], atol=1e-6)
+
+
+def test_sensors_are_as_old_as_in_training() -> None:
+    """One physics step behind the joints, or not."""
+    late, now = (simulated(dataclasses.replace(walker.robot(), sensors=kind)) for kind in ("lagging", "current"))
+    for world in (late, now):
+        world.reset()
+        world.step(np.array([1.0, -1.0]), np.zeros(3))
+    np.testing.assert_allclose(late.data.qpos, now.data.qpos, atol=1e-12)
+    assert not np.allclose(late.observe(np.zeros(3))[3:6], now.observe(np.zeros(3))[3:6], atol=1e-6)
+    mujoco.mj_forward(late.model, late.data)
+    np.testing.assert_array_equal(late.observe(np.zeros(3)), now.observe(np.zeros(3)))
 
 
 def _memory(sensing: Sensing, commands: list[np.ndarray]) -> np.ndarray:
@@ -205,6 +229,14 @@ def test_motors_by_torque_move_as_motors_by_target() -> None:
         angles.append(world.data.qpos[7:].copy())
     np.testing.assert_allclose(angles[0], angles[1], atol=5e-3)
     assert abs(angles[0][1] - (-0.2 + 0.25)) < 0.05  # at its target, but for its weight
+
+
+def test_motors_give_no_more_than_they_can() -> None:
+    robot = dataclasses.replace(walker.robot(), effort_limit=(0.2, 0.1))
+    world = simulated(robot, actuators=walker.TORQUE)
+    world.reset()
+    world.step(np.array([3.0, -3.0]), np.zeros(3))
+    np.testing.assert_allclose(world.data.ctrl, [0.1, -0.1])  # the first has a gear of 2
 
 
 def test_the_scene_must_have_the_robot(tmp_path: Path) -> None:
@@ -385,7 +417,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     out, err = capsys.readouterr()
     assert "falls: 0" in out
     assert "rms error" in out
-    assert "trained with commands from [-1.0, -0.5, -1.0] to [1.0, 0.5, 1.0]" in err
+    trained = "-1 to 1 m/s ahead, -0.5 to 0.5 m/s to the left, -1 to 1 rad/s turning"
+    assert err == f"warning: command = 0 0 2: the policy was trained with {trained}\n"
+    assert cli.main(["sim2sim", str(path), "--seconds", "1.1", "--command", "-1", "0.5", "1", "--json"]) == 0
+    assert capsys.readouterr().err == ""
     # A robot that lies down at once: exit code 1.
     fallen = dataclasses.replace(walker.robot(), base_height=1.5)
     path = walker.write_policy(tmp_path / "fallen", card(fallen), np.zeros((22, 2)), [0, 0])
@@ -399,6 +434,16 @@ def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     broken = walker.write_policy(tmp_path / "broken", None, weight, [0, 0], text="{half")
     later = walker.write_policy(tmp_path / "later", {"format": 2}, weight, [0, 0])
     nobody = walker.write_policy(tmp_path / "nobody", card(None), weight, [0, 0])
+    terms = (*walker.robot().observation[:-1], Term("smell", 2, function="task.smell"))
+    smelling = walker.write_policy(
+        tmp_path / "smelling", card(dataclasses.replace(walker.robot(), observation=terms)), weight, [0, 0]
+    )
+    standing = dataclasses.replace(
+        walker.robot(), observation=(Term("last_action", 22, history=11),), command_low=(), command_high=()
+    )
+    told = dataclasses.replace(standing, command_low=(0.0,) * 3, command_high=(1.0,) * 3)
+    nowhere = walker.write_policy(tmp_path / "nowhere", card(standing), weight, [0, 0])
+    before = walker.write_policy(tmp_path / "before", card(told), weight, [0, 0])
     narrow = walker.write_policy(tmp_path / "narrow", card(walker.robot()), weight[:20], [0, 0])
     text = tmp_path / "text.onnx"
     text.write_text("not a model")
@@ -411,6 +456,9 @@ def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ([broken], "its description cannot be read"),
         ([later], "has format 2; this version of warpsac reads 1"),
         ([nobody], "carries no description of a robot: Walker has none, or its model was missing when the policy"),
+        ([smelling], "in plain MuJoCo: it observes smell, which only the task's own code computes"),
+        ([nowhere], "in plain MuJoCo: it follows no commanded velocity"),
+        ([before], "in plain MuJoCo: it observes a history of last_action"),
         ([tmp_path], "a folder; name the policy.onnx that `warpsac export` writes"),
         ([narrow], "the policy takes 20 numbers, its description names 22"),
         ([text], "not an ONNX model that can be run"),

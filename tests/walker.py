@@ -60,6 +60,21 @@ SENSING = Sensing(
     gait=Gait(1.25, (0.0, math.pi), "cos_sin"),
 )
 
+# unitree_rl_mjlab's Unitree-G1-Flat: 98 numbers, all of which the robot's own computer has.
+UNITREE_G1_FLAT = Sensing(
+    base="pelvis",
+    observation=(
+        Term("base_ang_vel", 3, "imu_ang_vel"),
+        Term("projected_gravity", 3, "pelvis"),
+        Term("velocity_commands", 3),
+        Term("gait_phase", 2),
+        Term("joint_pos_rel", 29),
+        Term("joint_vel_rel", 29),
+        Term("last_action", 29),
+    ),
+    gait=Gait(1 / 0.6, (0.0,), "sin_cos", standing="zero", standing_below=0.1),
+)
+
 
 def scene(actuators: str = POSITION) -> str:
     return SCENE.replace("ACTUATORS", actuators)

@@ -9,7 +9,8 @@ step, every 1 / control_hz seconds:
     torque  = stiffness * (target - angle) - damping * velocity
 
 What is computed from the robot's own memory, the gait's angle and the last action, may lag behind by whole
-control steps (`Term.delay`), as it did in training.
+control steps (`Term.delay`), as it did in training. Noise and latency that training adds to a measurement are no
+part of the contract: a robot's sensors bring their own.
 """
 
 from __future__ import annotations
@@ -41,15 +42,25 @@ MEASURED: tuple[TermName, ...] = ("base_lin_vel", "base_ang_vel", "projected_gra
 
 @dataclass(frozen=True)
 class Term:
-    """A part of the observation."""
+    """A part of the observation: scale * clip(value), the newest of a history last."""
 
-    name: TermName
+    name: str
+    """One of `TermName`, or the task's own name of what only its code can compute (`function`)."""
     size: int
+    """Numbers in the observation, those of the whole history."""
     source: str = ""
-    """In the simulator: the sensor that measures a velocity, the site or body whose frame gravity is seen in."""
+    """In the simulator: the sensor or body that a velocity is of, the site or body whose frame gravity is seen in;
+    of a task's own term, what it is told to look at."""
     delay: int = 0
     """Control steps that the value lags behind, of what the robot remembers (gait_phase, last_action)."""
-    scale: float = 1.0
+    scale: float | tuple[float, ...] = 1.0
+    """One for all numbers, or one for each of a control step."""
+    clip: tuple[float, ...] | None = None
+    """Least and greatest value, before it is scaled."""
+    history: int = 1
+    """Control steps that are seen side by side."""
+    function: str = ""
+    """The task's own function behind a term that is none of `TermName`."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +94,8 @@ class Robot:
     damping: tuple[float, ...]
     control_hz: float
     command_low: tuple[float, ...]
-    """Least and greatest command that the policy was trained with: ahead, to the left, turning left."""
+    """Least and greatest command that the policy was trained with: ahead, to the left, turning left. Empty where
+    it observes none."""
     command_high: tuple[float, ...]
     observation: tuple[Term, ...]
     gait: Gait | None = None
@@ -91,27 +103,57 @@ class Robot:
     """What the scene puts before each of the robot's names."""
     scene: str | None = None
     """The scene as a MuJoCo model, relative to the policy's file."""
+    effort_limit: tuple[float, ...] = ()
+    """Greatest torque of each motor, N m; empty where the simulator does not limit all of them."""
+    sensors: Literal["lagging", "current"] = "lagging"
+    """In the simulator: what sensors and frames tell is one physics step old, as MuJoCo leaves it, or is brought up
+    to date before it is observed."""
 
     def __post_init__(self) -> None:
         count = len(self.joints)
         for name in ("default_pose", "action_scale", "stiffness", "damping"):
             _require(len(getattr(self, name)) == count, name, f"must have {count} numbers, one for each joint")
-        for name in ("command_low", "command_high"):
-            _require(len(getattr(self, name)) == 3, name, "must have 3 numbers")
+        _require(len(self.effort_limit) in (0, count), "effort_limit", f"must have {count} numbers, or none")
+        _require(len(self.command_low) in (0, 3), "command_low", "must have 3 numbers, or none")
+        _require(len(self.command_high) == len(self.command_low), "command_high", "must be as long as command_low")
         _require(count > 0, "joints", "must name at least one")
         _require(self.control_hz > 0, "control_hz", "must be above 0")
         clocks = len(self.gait.start) if self.gait else 0
         sizes = {"gait_phase": 2 * clocks, "joint_pos_rel": count, "joint_vel_rel": count, "last_action": count}
         for term in self.observation:
-            _require(term.name in get_args(TermName), "observation", f"'{term.name}' is not a known term")
-            size = sizes.get(term.name, 3)
-            _require(term.size == size, "observation", f"{term.name} has {term.size} numbers instead of {size}")
-            _require(bool(term.source) or term.name not in MEASURED, "observation", f"{term.name} has no source")
-            _require(term.delay >= 0, "observation", f"{term.name} has a negative delay")
+            _require_good(term, sizes.get(term.name, 3))
+            told = bool(self.command_low) or term.name != "velocity_commands" or bool(term.function)
+            _require(told, "command_low", "must have 3 numbers, as the policy observes velocity_commands")
 
     @property
     def observation_size(self) -> int:
         return sum(term.size for term in self.observation)
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the contract alone is not enough to let the robot walk under a command; None if it is."""
+        if not self.command_low:
+            return "it follows no commanded velocity"
+        for term in self.observation:
+            if term.function:
+                return f"it observes {term.name}, which only the task's own code computes"
+            if term.history > 1:
+                return f"it observes a history of {term.name}"
+        return None
+
+
+def _require_good(term: Term, size: int) -> None:
+    """A term whose value has `size` numbers if its name is one of the contract's."""
+    name, each = term.name, term.size // max(term.history, 1)
+    _require(term.history >= 1 and each * term.history == term.size, "observation", f"{name} has half a history")
+    if not term.function:
+        _require(name in get_args(TermName), "observation", f"'{name}' is not a known term, and names no function")
+        _require(each == size, "observation", f"{name} has {each} numbers instead of {size}")
+        _require(bool(term.source) or name not in MEASURED, "observation", f"{name} has no source")
+    _require(term.delay >= 0, "observation", f"{name} has a negative delay")
+    scales = len(term.scale) if isinstance(term.scale, tuple) else 1
+    _require(scales in (1, each), "observation", f"{name} has {scales} scales for {each} numbers")
+    _require(term.clip is None or len(term.clip) == 2, "observation", f"{name} has a clip that is no pair")
 
 
 def _require(holds: bool, field: str, reason: str) -> None:
@@ -149,8 +191,11 @@ def _made(kind: Any, content: Any, path: str) -> Any:
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
-    if get_origin(hint) is UnionType:  # something or None
-        return None if value is None else _value(get_args(hint)[0], value, path)
+    if get_origin(hint) is UnionType:  # something or None, a number or a list of them
+        first, second = get_args(hint)
+        if second is type(None):
+            return None if value is None else _value(first, value, path)
+        return _value(second if isinstance(value, list | tuple) else first, value, path)
     if dataclasses.is_dataclass(hint):
         return _made(hint, value, path)
     if get_origin(hint) is tuple:

@@ -66,6 +66,7 @@ def portable_spec(spec: EnvSpec) -> dict[str, Any]:
         "action_low": list(spec.action_low),
         "action_high": list(spec.action_high),
         "control_hz": spec.control_hz,
+        "terms": [list(term) for term in spec.terms],
     }
 
 

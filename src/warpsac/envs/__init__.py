@@ -53,6 +53,8 @@ class EnvSpec:
     """Exists once in a process: it is judged in the training environments, whose episodes are then cut."""
     most_envs: int | None = None
     """Environments that one simulator can hold on this machine; None: any number."""
+    terms: tuple[tuple[str, int], ...] = ()
+    """Name and size of each part of the actor's observation, in order; empty where the simulator has no names."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
 
@@ -307,6 +309,15 @@ def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> Na
     target = lookup(name)
     with _told_in_a_line(target):
         return _of_family(target, num_envs, config, render=False)
+
+
+def most_envs(name: str) -> int | None:
+    """Environments that one simulator of this task can hold on this machine; None: any number."""
+    target = lookup(name)
+    with _told_in_a_line(target):
+        module: Any = importlib.import_module(FAMILIES[target.family])
+        told = getattr(module, "most_envs", None)
+        return told() if told else None
 
 
 def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:

@@ -29,7 +29,7 @@ UNBOUNDED = 1e9
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
     build = partial(build_single, name, config.episode_limit)
     first = build()
-    spec = describe(name, first, num_envs, config, has_success=False, family="dmc", packages=["dm_control", "mujoco"])
+    spec = describe(name, first, num_envs, config, False, "dmc", ["dm_control", "mujoco"], first.terms)
     return InProcessEnvs(spec, build, config.max_faults, first)
 
 
@@ -78,7 +78,8 @@ class ControlTask(gymnasium.Env):
         low, high = bounds.minimum.astype(np.float32), bounds.maximum.astype(np.float32)
         low, high = np.where(low <= -UNBOUNDED, -np.inf, low), np.where(high >= UNBOUNDED, np.inf, high)
         self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
-        size = sum(math.prod(part.shape) for part in env.observation_spec().values())
+        self.terms = [(part, math.prod(spec.shape)) for part, spec in env.observation_spec().items()]
+        size = sum(count for _, count in self.terms)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
         # MuJoCo's own objects, where the viewer looks for them.
         self.model, self.data = env.physics.model.ptr, env.physics.data.ptr

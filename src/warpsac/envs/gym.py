@@ -118,6 +118,7 @@ def describe(
     has_success: bool,
     family: str = "gymnasium",
     packages: Sequence[str] = ("gymnasium",),
+    terms: Sequence[tuple[str, int]] = (),
 ) -> EnvSpec:
     """The spec of a single environment, or a clear line on why it does not fit."""
     spaces = gymnasium.spaces
@@ -153,6 +154,7 @@ def describe(
         control_hz=1.0 / step_seconds if step_seconds else None,
         has_success=has_success,
         restorable=hasattr(env, "get_state") and hasattr(env, "set_state"),
+        terms=tuple(terms) if sum(count for _, count in terms) == size else (),
         versions=installed_versions(packages),
     )
 

@@ -31,14 +31,16 @@ class ManiSkillSimulator:
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
         self.device = learner_device()
-        on_cpu = self.device.type == "cpu"
-        if on_cpu and num_envs > 1:
+        most = most_envs()
+        if most and num_envs > most:
             raise UserError(
                 f"{task}: ManiSkill simulates one environment on a CPU, not {num_envs}: "
                 "--env.num-envs 1 --eval.num-envs 1, or install 'warpsac[cuda]' for a GPU"
             )
         with quietly():
-            self._env, limit = _build(task, num_envs, "physx_cpu" if on_cpu else "physx_cuda", render)
+            self._env, limit = _build(
+                task, num_envs, "physx_cpu" if self.device.type == "cpu" else "physx_cuda", render
+            )
             self._limit = config.episode_limit or limit
             obs_dim = self._env.reset(seed=0)[0].shape[1]
         space = self._env.single_action_space
@@ -55,7 +57,7 @@ class ManiSkillSimulator:
             has_success=True,
             restorable=False,
             lockstep=True,
-            most_envs=1 if on_cpu else None,
+            most_envs=most,
             versions=installed_versions(PACKAGES),
         )
 
@@ -82,6 +84,11 @@ class ManiSkillSimulator:
 
     def close(self) -> None:
         self._env.close()
+
+
+def most_envs() -> int | None:
+    """A CPU simulates one environment."""
+    return 1 if learner_device().type == "cpu" else None
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from warpsac.config import EnvConfig
-from warpsac.envs import EnvSpec, Scene
+from warpsac.envs import EnvSpec, Scene, mjlab_robots
+from warpsac.envs.robots import Deployment
 from warpsac.envs.torch_base import LOSES_LAST, Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
@@ -69,6 +70,7 @@ class MjlabSimulator:
             has_success=False,
             restorable=False,
             lockstep=True,
+            terms=tuple((term.name, term.size) for term in mjlab_robots.terms_of(self._env, self._groups[:-1])),
             versions=installed_versions(PACKAGES),
         )
 
@@ -114,12 +116,30 @@ class MjlabSimulator:
         mujoco.mj_forward(model, self._drawn)
         return Scene(model, self._drawn)
 
+    def deployment(self) -> Deployment | None:
+        """The robot, and its scene where the contract is enough to let it walk there; nothing can be done after."""
+        self._env.common_step_counter = 1  # from the first step on a curriculum sets the range of commands
+        self.reset(0)
+        robot = mjlab_robots.robot_of(self._env, self._groups[:-1])
+        if robot is None:
+            return None
+        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env))
+
     def close(self) -> None:
         self._env.close()
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
     return TorchEnvs(MjlabSimulator(name, num_envs, config, render))
+
+
+def deployment(task: str, config: EnvConfig) -> Deployment | None:
+    """How a policy of this task drives its robot; None where its actions are no joint targets."""
+    simulator = MjlabSimulator(task, 1, config)
+    try:
+        return simulator.deployment()
+    finally:
+        simulator.close()
 
 
 def _settings_of(task: str) -> Any:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+import numpy as np
 
 from warpsac.config import EnvConfig
 from warpsac.envs.gym import describe, find_success_key, succeeded
@@ -55,7 +56,7 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
     first = build()
     success_key = find_success_key(first, [SUCCESS_KEY])
     packages = ["myosuite", "myo-sim", "mujoco", "gymnasium"]
-    spec = describe(name, first, num_envs, config, success_key is not None, "myosuite", packages)
+    spec = describe(name, first, num_envs, config, success_key is not None, "myosuite", packages, _terms(first))
     return InProcessEnvs(
         replace(spec, restorable=_remembers_in_numbers(first)),
         build,
@@ -74,6 +75,16 @@ def build_single(name: str, episode_limit: int | None = None) -> Any:
             raise UserError(f"{name}: the installed myosuite has no task {env_id}")
         env = gymnasium.make(env_id, max_episode_steps=episode_limit, disable_env_checker=True, **settings)
     return MujocoTask(env, {"task": env.unwrapped}, CAMERAS)
+
+
+def _terms(env: Any) -> list[tuple[str, int]]:
+    """The parts of an observation, of an environment that has been reset."""
+    base = env.unwrapped
+    try:
+        parts = base.get_obs_dict(base._accessor)
+        return [(key, int(np.size(parts[key]))) for key in base.obs_keys]
+    except Exception:  # tasks beside the benchmark differ, and do without names
+        return []
 
 
 def _remembers_in_numbers(env: Any) -> bool:

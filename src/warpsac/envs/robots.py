@@ -1,8 +1,8 @@
 """Deploy contracts of the tasks that have a robot: what each observes, in which order, and from which sensors.
 
 `Deployment` is what a family's `deployment(task, config)` gives: the contract and the scene as files. The
-tables below hold what a task's own code does and its model does not tell; everything else is read off the
-MuJoCo model.
+tables below hold what Playground's tasks do in their own code and their models do not tell; everything else is read
+off the MuJoCo model. MJLab's environments tell all of it (`mjlab_robots`).
 """
 
 from __future__ import annotations
@@ -76,20 +76,15 @@ PLAYGROUND = {
     "T1JoystickRoughTerrain": _T1,
 }
 
-# unitree_rl_mjlab's Unitree-G1-Flat: 98 numbers, all of which the robot's own computer has.
-UNITREE_G1_FLAT = Sensing(
-    base="pelvis",
-    observation=(
-        Term("base_ang_vel", 3, "imu_ang_vel"),
-        Term("projected_gravity", 3, "pelvis"),
-        Term("velocity_commands", 3),
-        Term("gait_phase", 2),
-        Term("joint_pos_rel", 29),
-        Term("joint_vel_rel", 29),
-        Term("last_action", 29),
-    ),
-    gait=Gait(1 / 0.6, (0.0,), "sin_cos", standing="zero", standing_below=0.1),
-)
+
+class Gains(NamedTuple):
+    """Of the motors of some joints, in their order."""
+
+    stiffness: np.ndarray
+    damping: np.ndarray
+    """Of motor and joint together, as a motor has to give it."""
+    effort_limit: np.ndarray
+    """Infinite where nothing limits it."""
 
 
 def robot_of(
@@ -105,33 +100,69 @@ def robot_of(
     """The contract of a robot whose joints a MuJoCo model drives towards target angles.
 
     Its joints are all hinges, in the model's order, each with an actuator: that is the order of observations and
-    actions. Damping is that of actuator and joint together, as a motor has to give it.
+    actions.
     """
     import mujoco
 
     joints = [i for i in range(model.njnt) if model.jnt_type[i] == mujoco.mjtJoint.mjJNT_HINGE]
-    driven = [int(joint) for joint in model.actuator_trnid[:, 0]]
-    if sorted(driven) != joints:
+    if sorted(int(joint) for joint in model.actuator_trnid[:, 0]) != joints:
         raise UserError("the robot's actuators are not one for each joint")
-    actuators = [driven.index(joint) for joint in joints]
-    if (model.actuator_biastype != mujoco.mjtBias.mjBIAS_AFFINE).any():
+    names = tuple(model.joint(i).name.removeprefix(prefix) for i in joints)
+    gains = gains_of(model, joints)
+    if gains is None:
         raise UserError("the robot's actuators do not drive joints towards target angles")
-    passive = model.dof_damping[model.jnt_dofadr[joints]]
+    return described(names, gains, sensing, default_pose, base_height, action_scale, control_hz, command_range, prefix)
+
+
+def described(
+    joints: tuple[str, ...],
+    gains: Gains,
+    sensing: Sensing,
+    default_pose: Numbers,
+    base_height: float,
+    action_scale: float | Numbers,
+    control_hz: float,
+    command_range: tuple[Numbers, Numbers],
+    prefix: str,
+) -> Robot:
+    """The contract as plain numbers, from whatever a simulator has."""
     return Robot(
         base=sensing.base,
         base_height=_rounded([base_height])[0],
-        joints=tuple(model.joint(i).name.removeprefix(prefix) for i in joints),
+        joints=joints,
         default_pose=_rounded(default_pose),
         action_scale=_rounded(np.broadcast_to(np.asarray(action_scale, np.float64), len(joints))),
-        stiffness=_rounded(model.actuator_gainprm[actuators, 0]),
-        damping=_rounded(passive - model.actuator_biasprm[actuators, 2]),
+        stiffness=_rounded(gains.stiffness),
+        damping=_rounded(gains.damping),
         control_hz=_rounded([control_hz])[0],
         command_low=_rounded(command_range[0]),
         command_high=_rounded(command_range[1]),
         observation=sensing.observation,
         gait=sensing.gait,
         prefix=prefix,
+        effort_limit=_rounded(gains.effort_limit) if np.isfinite(gains.effort_limit).all() else (),
     )
+
+
+def gains_of(model: Any, joints: Sequence[int]) -> Gains | None:
+    """As the model's actuators have them; None if some joint has none that drives it towards a target angle.
+
+    A joint may have one actuator for the angle and one for the velocity: their gains add up.
+    """
+    import mujoco
+
+    found = np.zeros((3, len(joints)))
+    for place, joint in enumerate(joints):
+        on_joint = (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT) & (model.actuator_trnid[:, 0] == joint)
+        own = on_joint & (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)
+        stiffness, damping = -model.actuator_biasprm[own, 1:3].sum(axis=0)
+        if own.sum() != on_joint.sum() or stiffness <= 0:
+            return None
+        limits = np.where(model.actuator_forcelimited[own], model.actuator_forcerange[own, 1], np.inf)
+        of_joint = model.jnt_actfrcrange[joint, 1] if model.jnt_actfrclimited[joint] else np.inf
+        passive = model.dof_damping[model.jnt_dofadr[joint]]
+        found[:, place] = stiffness, damping + passive, min(limits.sum(), of_joint)
+    return Gains(*found)
 
 
 def _rounded(numbers: Numbers) -> tuple[float, ...]:
@@ -157,7 +188,8 @@ def scene_files(spec: Any, model: Any, assets: Mapping[str, bytes]) -> SceneFile
         if part.file:
             part.file = PurePosixPath(part.file).name
             needed[part.file] = assets[part.file]
-    files = SceneFiles(spec.to_xml(), needed)
+    # Of an attached model MuJoCo writes an empty class of defaults that it does not read again.
+    files = SceneFiles(spec.to_xml().replace("<default/>", ""), needed)
     again = mujoco.MjModel.from_xml_string(files.xml, {f"{ASSETS}/{name}": data for name, data in needed.items()})
     _require_same_physics(model, again)
     return files

@@ -25,7 +25,8 @@ from warpsac.sim2sim.robot import Simulated
 from warpsac.sim2sim.walk import walk
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
-RECORDED = 800  # observations that the file is held against
+RECORDED = 800  # observations that the file is held against,
+AT_ONCE = 4  # and environments that they are recorded in, where the simulator can hold as many
 SCENE = "scene/scene.xml"
 
 # Where a robot is recorded: standing, ahead, to the left, turning; as parts of the greatest command.
@@ -39,7 +40,7 @@ class ExportOptions:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     out: str | None = None
-    """Folder to write, which must be new or empty; default: export in the run folder."""
+    """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
     """Leave out the description of the task's robot, where its files are not at hand."""
     json: bool = False
@@ -86,7 +87,8 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
             f"joints, the policy was trained with {views.actor_dim} and {len(low)}"
         )
     rate = robot.control_hz if robot else policy.info["control_hz"]
-    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, _training_run(folder, policy), robot)
+    about, terms = _training_run(folder, policy), policy.info.get("terms", ())
+    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
     content = network.build(actor_of(policy), low, high, deploy.metadata(card, robot))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
     error = largest_difference(content, policy, obs)
@@ -111,7 +113,8 @@ def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
     if found is None:
         return None, f"{folder.config.task} has none that is known here"
     robot = found.robot
-    return found, f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
+    known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
+    return found, known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
 
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
@@ -183,13 +186,20 @@ def recorded_observations(
     """
     if deployment and deployment.scene:
         return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+    task = folder.config.task
     try:
-        return _from_task(folder, policy), f"recorded on {folder.config.task}"
+        count = min(AT_ONCE, envs.most_envs(task) or AT_ONCE)
+        env = envs.make(task, count, folder.env)
     except UserError as error:
         mean, var = _seen_in_training(policy)
         noise = np.random.default_rng(0).standard_normal((RECORDED, policy.agent.views.actor_dim))
         drawn = mean + np.sqrt(var) * noise
         return drawn.astype(np.float32), f"drawn with the mean and spread of training, because {error}"
+    try:
+        require_fit(policy, env.spec)
+        return _from_task(env, policy), f"recorded on {task}"
+    finally:
+        env.close()
 
 
 def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
@@ -207,17 +217,12 @@ def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray])
     return np.stack(rows)
 
 
-def _from_task(folder: rundir.RunDir, policy: LoadedPolicy) -> np.ndarray:
-    env = envs.make(folder.config.task, 4, folder.env)
-    try:
-        require_fit(policy, env.spec)
-        obs, rows = env.reset(0), []
-        for _ in range(RECORDED // 4):
-            rows.append(policy.agent.views.actor(obs))
-            env.send(policy.normalized(obs))
-            obs = env.recv().result.obs
-    finally:
-        env.close()
+def _from_task(env: envs.HostEnv, policy: LoadedPolicy) -> np.ndarray:
+    obs, rows = env.reset(0), []
+    for _ in range(RECORDED // env.spec.num_envs):
+        rows.append(policy.agent.views.actor(obs))
+        env.send(policy.normalized(obs))
+        obs = env.recv().result.obs
     return np.concatenate(rows)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +25,8 @@ ROBOT_HEADER = """\
 #   actions = policy.onnx(obs)
 #   target  = offset + scale * actions, joint angles in the order of warpsac.joint_names
 #   torque  = stiffness * (target - angle) - damping * velocity
-# `delay` counts control steps by which a value lags behind.
+# `delay` counts control steps by which a value lags behind; a term with a `function` has to be computed as that
+# function of the task does.
 """
 
 
@@ -35,12 +38,17 @@ def card(
     hz: float | None,
     run: Any,
     robot: Robot | None,
+    terms: Sequence[tuple[str, int]] = (),
 ) -> dict[str, Any]:
-    """The description of a policy, for JSON."""
+    """The description of a policy, for JSON. Terms are the parts of an observation that the task has names for."""
+    if robot:
+        terms = [(term.name, term.size) for term in robot.observation]
+    starts = itertools.accumulate((size for _, size in terms), initial=0)
     return {
         "format": contract.FORMAT,
         "task": task,
         "obs_size": obs_size,
+        "observation": [{"name": name, "start": start, "size": size} for (name, size), start in zip(terms, starts)],
         "action_low": list(low),
         "action_high": list(high),
         "control_hz": hz,
@@ -52,6 +60,8 @@ def card(
 def metadata(card: dict[str, Any], robot: Robot | None) -> dict[str, str]:
     """The ONNX file's metadata: all of it as JSON under one key, and the names that other runners look for."""
     found = {METADATA: json.dumps(card), "task": card["task"], "run_path": card["run"]["name"]}
+    if card["observation"]:
+        found["observation_names"] = ",".join(term["name"] for term in card["observation"])
     if robot:
         found |= {
             "joint_names": ",".join(robot.joints),
@@ -59,9 +69,9 @@ def metadata(card: dict[str, Any], robot: Robot | None) -> dict[str, str]:
             "joint_damping": _csv(robot.damping),
             "default_joint_pos": _csv(robot.default_pose),
             "action_scale": _csv(robot.action_scale),
-            "observation_names": ",".join(term.name for term in robot.observation),
-            "command_names": "base_velocity",
         }
+        if robot.command_low:
+            found["command_names"] = "base_velocity"
     return found
 
 
@@ -79,6 +89,7 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
         "policy": "policy.onnx",
         "input": {"name": "obs", "shape": [1, card["obs_size"]]},
         "output": {"name": "actions", "shape": [1, len(card["action_low"])]},
+        "observation": card["observation"],
         "action_low": card["action_low"],
         "action_high": card["action_high"],
         "run": card["run"],
@@ -88,6 +99,8 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
         content["step_dt"] = float(f"{1 / card['control_hz']:.7g}")
     if robot:
         about |= {"joint_names": list(robot.joints), "base": robot.base, "base_height": robot.base_height}
+        if robot.effort_limit:
+            about["effort_limit"] = list(robot.effort_limit)
         about["scene"] = robot.scene
         content |= _robot_yaml(robot)
     content["warpsac"] = about
@@ -103,7 +116,7 @@ def _robot_yaml(robot: Robot) -> dict[str, Any]:
         "stiffness": list(robot.stiffness),
         "damping": list(robot.damping),
         "default_joint_pos": list(robot.default_pose),
-        "commands": {"base_velocity": {"ranges": {**ranges, "heading": None}}},
+        "commands": {"base_velocity": {"ranges": {**ranges, "heading": None}}} if ranges else {},
         "actions": {
             "JointPositionAction": {
                 "clip": None,
@@ -113,18 +126,39 @@ def _robot_yaml(robot: Robot) -> dict[str, Any]:
                 "joint_ids": None,
             }
         },
-        "observations": {term.name: _term_yaml(term, robot.gait) for term in robot.observation},
+        "observations": _observations_yaml(robot),
     }
+
+
+def _observations_yaml(robot: Robot) -> dict[str, Any]:
+    """Term by term in their order; the second of a name is called name_2."""
+    found: dict[str, Any] = {}
+    seen: Counter[str] = Counter()
+    for term in robot.observation:
+        seen[term.name] += 1
+        key = term.name if seen[term.name] == 1 else f"{term.name}_{seen[term.name]}"
+        found[key] = _term_yaml(term, robot.gait)
+    return found
 
 
 def _term_yaml(term: Term, gait: Gait | None) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
-    if term.name == "velocity_commands":
+    if term.function:
+        parameters["function"] = term.function
+        if term.source:
+            parameters["source"] = term.source
+    elif term.name == "velocity_commands":
         parameters["command_name"] = "base_velocity"
-    if term.name == "gait_phase" and gait:
+    elif term.name == "gait_phase" and gait:
         parameters |= {"period": float(f"{1 / gait.frequency:.7g}"), "start": list(gait.start), "order": gait.order}
         if gait.standing != "ignored":
             parameters |= {"standing": gait.standing, "standing_below": gait.standing_below}
     if term.delay:
         parameters["delay"] = term.delay
-    return {"params": parameters, "clip": None, "scale": [term.scale] * term.size, "history_length": 1}
+    each = term.size // term.history
+    return {
+        "params": parameters,
+        "clip": list(term.clip) if term.clip else None,
+        "scale": list(term.scale) if isinstance(term.scale, tuple) else [term.scale] * each,
+        "history_length": term.history,
+    }

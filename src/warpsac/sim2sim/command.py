@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from warpsac.contract import Robot
 from warpsac.errors import UserError
 from warpsac.sim2sim.policy import Policy
 from warpsac.sim2sim.robot import load_scene
@@ -56,9 +57,9 @@ def command(asked: Sim2SimOptions) -> int:
     if asked.video or asked.viewer:
         prepare_to_draw()
     robot = load_scene(policy, asked.scene)
-    low, high = robot.robot.command_low, robot.robot.command_high
-    if any(not a <= value <= b for value, a, b in zip(asked.command, low, high)):
-        print(f"note: the policy was trained with commands from {list(low)} to {list(high)}", file=sys.stderr)
+    outside = _outside(asked.command, robot.robot)
+    if outside:
+        print(f"warning: {outside}", file=sys.stderr)
     if asked.viewer:
         from warpsac.sim2sim import stage  # alone in needing more than the robot and its policy
 
@@ -76,6 +77,16 @@ def command(asked: Sim2SimOptions) -> int:
     else:
         _show(found)
     return 1 if found["falls"] else 0
+
+
+def _outside(asked: tuple[float, float, float], robot: Robot) -> str | None:
+    """A line on a command that the policy was not trained with; None if it was."""
+    ranges = list(zip(robot.command_low, robot.command_high))
+    if all(low <= value <= high for value, (low, high) in zip(asked, ranges)):
+        return None
+    parts = ("m/s ahead", "m/s to the left", "rad/s turning")
+    trained = ", ".join(f"{low:g} to {high:g} {part}" for (low, high), part in zip(ranges, parts))
+    return f"command = {' '.join(f'{value:g}' for value in asked)}: the policy was trained with {trained}"
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -35,9 +35,11 @@ class Motors:
         self._stiffness = np.array(robot.stiffness)
         # The contract's damping is that of motor and joint together, and the scene's joints have theirs.
         self._damping = np.array(robot.damping) - model.dof_damping[model.jnt_dofadr[list(joints)]]
+        self._limit = np.array(robot.effort_limit or [np.inf] * len(joints))
 
     def drive(self, data: Any, target: np.ndarray, angle: np.ndarray, velocity: np.ndarray) -> None:
         torque = self._stiffness * (target - angle) - self._damping * velocity
+        torque = np.clip(torque, -self._limit, self._limit)
         data.ctrl[self._ids] = np.where(self._torque, torque / self._gear, target)
 
 
@@ -84,7 +86,7 @@ class Simulated:
 
     def observe(self, command: np.ndarray) -> np.ndarray:
         """The observation [D], float32."""
-        parts = [term.scale * read(command) for term, read in zip(self.robot.observation, self._readers)]
+        parts = [_scaled(term, read(command)) for term, read in zip(self.robot.observation, self._readers)]
         return np.concatenate(parts).astype(np.float32)
 
     def step(self, action: np.ndarray, command: np.ndarray) -> None:
@@ -98,6 +100,8 @@ class Simulated:
         for _ in range(self.substeps):
             self._drive(target)
             mujoco.mj_step(self.model, self.data)
+        if robot.sensors == "current":
+            mujoco.mj_forward(self.model, self.data)
         self._actions.appendleft(np.array(action, np.float64))
         if robot.gait:
             clocks = self._clocks[0] + 2 * math.pi * robot.gait.frequency / robot.control_hz
@@ -118,11 +122,7 @@ class Simulated:
     @property
     def velocity(self) -> np.ndarray:
         """Of the base in its own frame: ahead, to the left, turning left."""
-        import mujoco
-
-        found = np.zeros(6)
-        mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_XBODY, self.base, found, 1)
-        return found[[3, 4, 2]]
+        return self._body_velocity(self.base)[[3, 4, 2]]
 
     @property
     def power(self) -> float:
@@ -131,6 +131,18 @@ class Simulated:
 
     def _drive(self, target: np.ndarray) -> None:
         self._motors.drive(self.data, target, self.data.qpos[self._angles], self.data.qvel[self._velocities])
+
+    def _body_velocity(self, body: int) -> np.ndarray:
+        """In the body's own frame: angular, then linear."""
+        import mujoco
+
+        found = np.zeros(6)
+        mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_XBODY, body, found, 1)
+        return found
+
+    def _has(self, kind: str, name: str) -> bool:
+        count = {"body": self.model.nbody, "site": self.model.nsite}[kind]
+        return any(getattr(self.model, kind)(i).name == self.robot.prefix + name for i in range(count))
 
     def _id(self, kind: str, name: str) -> int:
         try:
@@ -142,6 +154,9 @@ class Simulated:
         """How a term is read off the simulator and the robot's memory, given the command."""
         data, robot = self.data, self.robot
         if term.name in ("base_lin_vel", "base_ang_vel"):
+            if self._has("body", term.source):
+                body, part = self._id("body", term.source), slice(3, 6) if term.name == "base_lin_vel" else slice(3)
+                return lambda command: self._body_velocity(body)[part]
             sensor = self._id("sensor", term.source)
             start = self.model.sensor_adr[sensor]
             return lambda command: data.sensordata[start : start + term.size]
@@ -161,8 +176,7 @@ class Simulated:
 
     def _frame(self, name: str) -> np.ndarray:
         """The axes of a site, or of a body where no site has the name."""
-        full = self.robot.prefix + name
-        if any(self.model.site(i).name == full for i in range(self.model.nsite)):
+        if self._has("site", name):
             return self.data.site_xmat[self._id("site", name)]
         return self.data.xmat[self._id("body", name)]
 
@@ -176,11 +190,19 @@ class Simulated:
         return np.concatenate(pair if gait.order == "cos_sin" else pair[::-1])
 
 
+def _scaled(term: Term, value: np.ndarray) -> np.ndarray:
+    if term.clip is not None:
+        value = np.clip(value, term.clip[0], term.clip[1])
+    return np.array(term.scale) * value
+
+
 def load_scene(policy: Policy, scene: Path | str | None = None) -> Simulated:
     """The robot of an exported policy, in the scene exported with it or another one."""
     if policy.robot is None:
         reason = f"{policy.card.get('task')} has none, or its model was missing when the policy was exported"
         raise UserError(f"{policy.path}: carries no description of a robot: {reason}")
+    if policy.robot.obstacle:
+        raise UserError(f"{policy.path}: cannot walk in plain MuJoCo: {policy.robot.obstacle}")
     if scene is None and policy.robot.scene is None:
         raise UserError(f"{policy.path}: no scene was exported with it; name one with --scene FILE.xml")
     path = Path(scene) if scene else policy.path.parent / str(policy.robot.scene)
