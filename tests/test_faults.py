@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 from pathlib import Path
@@ -171,6 +172,9 @@ def test_after_max_faults_training_stops_with_a_good_checkpoint(
     assert outcome.finished
     assert "episodes that were running are cut" in capsys.readouterr().out
     assert state_of(run)["replay/count"] == 90
+    # The updates that ran beside the step that was never made are not made again.
+    (whole,) = training.train(dataclasses.replace(config, out=str(tmp_path / "whole"))).runs
+    assert state_of(run)["info/updates"] == state_of(whole)["info/updates"]
 
 
 def test_a_simulator_that_fails_in_evaluation_stops_training_too(tmp_path: Path, faults: Any) -> None:

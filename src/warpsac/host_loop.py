@@ -63,7 +63,7 @@ class HostLoop(Loop):
             action = self.call("act_randomly", lambda: engine.act_randomly(t))
         else:
             action = self.call("act", lambda: engine.act(self.obs, t))
-        with self.learning(overlap and t > self.learning_from):
+        with self.learning(overlap and t > self.learning_from and self.learned_during != t):
             step = self.take_step(self.ready(action))
         self.call("store", lambda: engine.store(action, step))
         if not overlap and t >= self.learning_from:
@@ -99,6 +99,8 @@ class HostLoop(Loop):
     @contextlib.contextmanager
     def learning(self, due: bool) -> Iterator[None]:
         """The updates of the interaction before, if they are due, are under way within and dispatched at the end."""
+        if due:
+            self.learned_during = self.interaction
         if not due:
             yield
         elif not self.learns_in_a_thread() or self._learn_program not in self._compiled:

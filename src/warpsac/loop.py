@@ -60,6 +60,7 @@ class Loop(abc.ABC):
         self.interaction = 0
         self.learning_from = config.warmup_interactions  # interactions before this one only collect
         self.evaluated_at: int | None = None  # the step of the last evaluation
+        self.learned_during: int | None = None  # the last interaction during which updates were made, with `overlap`
         self.seconds_before = 0.0
         self.resumed = resumed is not None
         with contextlib.ExitStack() as self._to_close:  # closed if anything here fails
@@ -253,6 +254,8 @@ class Loop(abc.ABC):
             "interaction": self.interaction,
             "updates": self.engine.updates,
             "learning_from": self.learning_from,
+            # Its updates are made already, but its step was not: the simulator failed for good.
+            "learned_ahead": self.learned_during == self.interaction,
             "evaluated_at": self.evaluated_at,
             "seconds": self.seconds,
             "env_spec": policy.portable_spec(self.spec),

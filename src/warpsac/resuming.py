@@ -104,6 +104,7 @@ def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:
     info = checkpoints[0].info
     loop.interaction, loop.learning_from = info["interaction"], info["learning_from"]
     loop.evaluated_at, loop.seconds_before = info["evaluated_at"], info["seconds"]
+    loop.learned_during = loop.interaction if info.get("learned_ahead") else None
     parts = [found.arrays for found in checkpoints]
     loop.engine.restore(parts, info["updates"], str(checkpoints[0].path))
     exact = loop.restore(parts)
