@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warpsac.contract import Gait, Robot, Term
-from warpsac.envs.robots import Sensing, robot_of
+from warpsac.envs.robots import Sensing, described, motors_of
 
 # A heavy box on the floor with two light arms: it stands by itself, whatever the policy does with the arms.
 SCENE = """
@@ -83,8 +83,8 @@ def scene(actuators: str = POSITION) -> str:
 def robot(sensing: Sensing = SENSING, actuators: str = POSITION) -> Robot:
     import mujoco
 
-    return robot_of(
-        mujoco.MjModel.from_xml_string(scene(actuators)),
+    return described(
+        *motors_of(mujoco.MjModel.from_xml_string(scene(actuators))),
         sensing,
         default_pose=(0.1, -0.2),
         base_height=0.2,

@@ -24,6 +24,7 @@ from warpsac.files import in_words
 from warpsac.parsing import parse
 from warpsac.profiles import resolve
 from warpsac.progress import print_anything
+from warpsac.provenance import own_version
 from warpsac.signals import Terminated, killed_by_signals, unwinding_on_sigterm
 from warpsac.validation import from_json, validate, whole_number
 
@@ -136,9 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0 if words else 2
     if words[0] == "--version":
-        from importlib.metadata import version
-
-        print(f"warpsac {version('warpsac')}")
+        print(f"warpsac {own_version() or 'of unknown version'}")
         return 0
     if words[0] not in commands:
         print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(commands)}", file=sys.stderr)

@@ -99,11 +99,11 @@ class HostLoop(Loop):
     @contextlib.contextmanager
     def learning(self, due: bool) -> Iterator[None]:
         """The updates of the interaction before, if they are due, are under way within and dispatched at the end."""
-        if due:
-            self.learned_during = self.interaction
         if not due:
             yield
-        elif not self.learns_in_a_thread() or self._learn_program not in self._compiled:
+            return
+        self.learned_during = self.interaction
+        if not self.learns_in_a_thread() or self._learn_program not in self._compiled:
             self.learn()  # what compiles says so on the display, which belongs to this thread
             yield
         else:

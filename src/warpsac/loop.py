@@ -31,8 +31,6 @@ from warpsac.tasks import EXTRAS
 
 # Memory that replay leaves to the learner, the simulator and compiled programs.
 RESERVED_BYTES = 1_000_000_000
-# Families that simulate more than one environment on a GPU only.
-ONE_ON_A_CPU = ("maniskill",)
 
 
 @dataclass(frozen=True)
@@ -121,11 +119,11 @@ class Loop(abc.ABC):
         config = self.config
         if self.target.parallel and config.env.num_envs >= ABUNDANT_ENVS and runtime.on_cpu():
             needed = ",".join(filter(None, (EXTRAS.get(self.target.family), "cuda")))
-            envs_here, judged_in = (1, 1) if self.target.family in ONE_ON_A_CPU else (8, 4)
+            most = envs.most_envs(config.task) or 8
             raise UserError(
                 f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
-                f"'warpsac[{needed}]', or try it small on the CPU: --env.num-envs {envs_here} {self.small} "
-                f"--eval.episodes 4 --eval.num-envs {judged_in}"
+                f"'warpsac[{needed}]', or try it small on the CPU: --env.num-envs {min(8, most)} "
+                f"{self.small} --eval.episodes 4 --eval.num-envs {min(4, most)}"
             )
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -19,34 +19,35 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
+def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+    """Within, these signals go to the handler, if this is the main thread: only there may handlers be set."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, before)
+
+
+@contextlib.contextmanager
 def unwinding_on_sigterm() -> Iterator[None]:
     """Let SIGTERM raise `Terminated` where nothing else takes it, so that temporary files and child processes go."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    if threading.current_thread() is not threading.main_thread():
+    with _handled([signal.SIGTERM], terminate):
         yield
-        return
-    kept = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, kept)
 
 
 @contextlib.contextmanager
 def killed_by_signals() -> Iterator[None]:
     """Let SIGINT and SIGTERM end the process at once, without a word, while nothing of worth would be lost."""
-    if threading.current_thread() is not threading.main_thread():
+    with _handled([signal.SIGINT, signal.SIGTERM], signal.SIG_DFL):
         yield
-        return
-    kept = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 class StopSignals:
@@ -54,17 +55,14 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._previous: dict[int, Any] = {}
+        self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:
-        if threading.current_thread() is threading.main_thread():  # only there may handlers be set
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._handle)
+        self._entered.enter_context(_handled([signal.SIGINT, signal.SIGTERM], self._handle))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._entered.close()
 
     def check(self) -> None:
         if self.received is not None:

@@ -232,8 +232,8 @@ def deployment(task: str, config: EnvConfig) -> Deployment | None:
 
     # Only looked at: nothing is simulated, and no push ever happens.
     env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
-    robot = robots.robot_of(
-        env.mj_model,
+    robot = robots.described(
+        *robots.motors_of(env.mj_model),
         robots.PLAYGROUND[task],
         default_pose=np.asarray(env._default_pose, np.float64),
         base_height=float(env._init_q[2]),

@@ -87,19 +87,10 @@ class Gains(NamedTuple):
     """Infinite where nothing limits it."""
 
 
-def robot_of(
-    model: Any,
-    sensing: Sensing,
-    default_pose: Numbers,
-    base_height: float,
-    action_scale: float | Numbers,
-    control_hz: float,
-    command_range: tuple[Numbers, Numbers],
-    prefix: str = "",
-) -> Robot:
-    """The contract of a robot whose joints a MuJoCo model drives towards target angles.
+def motors_of(model: Any) -> tuple[tuple[str, ...], Gains]:
+    """The joints that a MuJoCo model drives towards target angles, and the gains of their motors.
 
-    Its joints are all hinges, in the model's order, each with an actuator: that is the order of observations and
+    They are all its hinges, in the model's order, each with an actuator: that is the order of observations and
     actions.
     """
     import mujoco
@@ -107,11 +98,10 @@ def robot_of(
     joints = [i for i in range(model.njnt) if model.jnt_type[i] == mujoco.mjtJoint.mjJNT_HINGE]
     if sorted(int(joint) for joint in model.actuator_trnid[:, 0]) != joints:
         raise UserError("the robot's actuators are not one for each joint")
-    names = tuple(model.joint(i).name.removeprefix(prefix) for i in joints)
     gains = gains_of(model, joints)
     if gains is None:
         raise UserError("the robot's actuators do not drive joints towards target angles")
-    return described(names, gains, sensing, default_pose, base_height, action_scale, control_hz, command_range, prefix)
+    return tuple(model.joint(i).name for i in joints), gains
 
 
 def described(
@@ -123,7 +113,7 @@ def described(
     action_scale: float | Numbers,
     control_hz: float,
     command_range: tuple[Numbers, Numbers],
-    prefix: str,
+    prefix: str = "",
 ) -> Robot:
     """The contract as plain numbers, from whatever a simulator has."""
     return Robot(
