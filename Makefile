@@ -21,7 +21,8 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
              --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
 
 # Simulators on torch are tested in environments of their own, .venv-NAME, with the versions of requirements/NAME.txt.
-# The locks name a torch without its CUDA packages, of which a CPU build has no need; only IsaacLab's torch has none.
+# The locks name a torch without its CUDA packages, of which a CPU build has no need; IsaacLab's torch has no CPU build,
+# and leaves out only the largest packages that no task of the table imports.
 TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
 TORCH_VERSION    := 2.13.0
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
@@ -33,6 +34,8 @@ OPTIONS_isaaclab := -p no:dash
 PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
 PYTHON_mjlab-old := $(PYTHON_mjlab)
 PYTHON_maniskill := $(PYTHON_mjlab)
+LEFT_OUT         := cuda-|nvidia-|triton|torchvision
+LEFT_OUT_isaaclab := triton|open3d|transformers
 PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
 # Which extra a lock is made from, where it is not called the same.
 EXTRA_mjlab-old  := sim2real
@@ -127,7 +130,7 @@ requirements/%.txt.new: $(STAMP)
 	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev \
 	  --extra $(or $(EXTRA_$*),$*) $(if $(findstring mjlab,$*),--extra export) \
 	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml > $@
-	@$(if $(filter isaaclab,$*),cat,grep -v -E '^(cuda-|nvidia-|triton|torchvision)') $@ > requirements/$*.txt
+	@grep -v -E '^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))' $@ > requirements/$*.txt
 	@rm $@ $@.torch
 
 clean:  ## remove .venv and caches; run folders stay
@@ -137,7 +140,8 @@ clean:  ## remove .venv and caches; run folders stay
 .venv-%/.installed: requirements/%.txt pyproject.toml
 	@echo "installing the versions of requirements/$*.txt into .venv-$* (once)"
 	@$(PYTHON) -m venv --clear .venv-$*
-	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements/$*.txt
+	@# A few at a time: pip keeps all that one call downloads, gigabytes, until the last of it is installed.
+	@xargs -d '\n' -n 20 .venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps < requirements/$*.txt
 	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
