@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib
+import json
 import re
 import shlex
 import statistics
@@ -140,6 +141,21 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
                 measured = [at(int(millions), variant=variant, source="measured", seed=seed) for seed in "12"]
                 assert ours == ", ".join(measured)
             assert published == at(int(millions), variant=variant, source="published")
+
+
+def test_the_table_of_ppo_is_the_file_that_was_measured():
+    readme = (ROOT / "README.md").read_text()
+    header, returns = re.findall(r"^\| \| (\S+-v4.*) \|\n\|[-|]+\n\| `ppo`, return \| (.*) \|$", readme, re.M)[0]
+    shown = dict(zip(header.split(" | "), returns.split(" | "), strict=True))
+    measured = {}
+    for one in json.loads((ROOT / "results/ppo-cpu.json").read_text())["measurements"]:
+        last = {row["seed"]: row["return_mean"] for row in one["rows"]}
+        assert len(last) == 3
+        assert one["rows"][-1]["step"] >= 1_000_000
+        measured[one["command"].split()[2]] = (
+            f"{statistics.mean(last.values()):.0f} ± {statistics.stdev(last.values()):.0f}"
+        )
+    assert shown == measured
 
 
 def test_the_table_of_five_seeds_is_the_files_that_were_measured():
