@@ -21,9 +21,11 @@ COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy
              --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
 
 # Simulators on torch are tested in environments of their own, .venv-NAME, with the versions of requirements/NAME.txt.
-# The locks name a torch without its CUDA packages, of which a CPU build has no need; IsaacLab's torch has no CPU build,
-# and leaves out only the largest packages that no task of the table imports.
+# What a lock leaves out: the CUDA packages of torch, of which a CPU build has no need. IsaacLab's torch has no CPU build;
+# there it is the largest packages that its tests do without.
 TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
+LEFT_OUT         := cuda-|nvidia-|triton|torchvision
+LEFT_OUT_isaaclab := triton|open3d|transformers
 TORCH_VERSION    := 2.13.0
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
 TESTS_mjlab      := tests/test_torch.py tests/test_ppo_torch.py $(TESTS_mjlab-old)
@@ -34,8 +36,6 @@ OPTIONS_isaaclab := -p no:dash
 PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
 PYTHON_mjlab-old := $(PYTHON_mjlab)
 PYTHON_maniskill := $(PYTHON_mjlab)
-LEFT_OUT         := cuda-|nvidia-|triton|torchvision
-LEFT_OUT_isaaclab := triton|open3d|transformers
 PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
 # Which extra a lock is made from, where it is not called the same.
 EXTRA_mjlab-old  := sim2real

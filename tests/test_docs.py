@@ -143,6 +143,10 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
             assert published == at(int(millions), variant=variant, source="published")
 
 
+def over_seeds(values: list[float]) -> str:
+    return f"{statistics.mean(values):.0f} ± {statistics.stdev(values):.0f}"
+
+
 def test_the_table_of_ppo_is_the_file_that_was_measured():
     readme = (ROOT / "README.md").read_text()
     header, returns = re.findall(r"^\| \| (\S+-v4.*) \|\n\|[-|]+\n\| `ppo`, return \| (.*) \|$", readme, re.M)[0]
@@ -152,9 +156,7 @@ def test_the_table_of_ppo_is_the_file_that_was_measured():
         last = {row["seed"]: row["return_mean"] for row in one["rows"]}
         assert len(last) == 3
         assert one["rows"][-1]["step"] >= 1_000_000
-        measured[one["command"].split()[2]] = (
-            f"{statistics.mean(last.values()):.0f} ± {statistics.stdev(last.values()):.0f}"
-        )
+        measured[one["command"].split()[2]] = over_seeds(list(last.values()))
     assert shown == measured
 
 
@@ -172,7 +174,7 @@ def test_the_table_of_five_seeds_is_the_files_that_were_measured():
             of = [row for row in rows if row["variant"] == variant]
             values = [float(row["value"]) for row in of if row["source"] == "measured"]
             assert len(values) == 5
-            assert ours == f"{statistics.mean(values):.0f} ± {statistics.stdev(values):.0f}"
+            assert ours == over_seeds(values)
             (row,) = [row for row in of if row["source"] == "published"]
             assert published == f"{float(row['value']):.0f} ± {float(row['std']):.0f}"
 

@@ -40,6 +40,11 @@ TermName = Literal[
 MEASURED: tuple[TermName, ...] = ("base_lin_vel", "base_ang_vel", "projected_gravity")
 
 
+def rounded(number: float) -> float:
+    """With the digits that a float32 setting of a simulator has."""
+    return float(f"{number:.7g}")
+
+
 @dataclass(frozen=True)
 class Term:
     """A part of the observation: scale * clip(value), the newest of a history last."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.contract import Gait, Robot, Term
+from warpsac.contract import Gait, Robot, Term, rounded
 from warpsac.envs import robots
 from warpsac.envs.robots import Gains, SceneFiles, Sensing
 
@@ -262,7 +262,7 @@ def _looked_at(settings: Any, env: Any) -> str:
 def _scale(scale: Any) -> float | tuple[float, ...]:
     if scale is None:
         return 1.0
-    numbers = [float(f"{number:.7g}") for number in np.atleast_1d(_first(scale))]
+    numbers = [rounded(number) for number in np.atleast_1d(_first(scale))]
     return numbers[0] if len(set(numbers)) == 1 else tuple(numbers)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.contract import Gait, Robot, Term
+from warpsac.contract import Gait, Robot, Term, rounded
 from warpsac.errors import UserError
 
 
@@ -118,13 +118,13 @@ def described(
     """The contract as plain numbers, from whatever a simulator has."""
     return Robot(
         base=sensing.base,
-        base_height=_rounded([base_height])[0],
+        base_height=rounded(base_height),
         joints=joints,
         default_pose=_rounded(default_pose),
         action_scale=_rounded(np.broadcast_to(np.asarray(action_scale, np.float64), len(joints))),
         stiffness=_rounded(gains.stiffness),
         damping=_rounded(gains.damping),
-        control_hz=_rounded([control_hz])[0],
+        control_hz=rounded(control_hz),
         command_low=_rounded(command_range[0]),
         command_high=_rounded(command_range[1]),
         observation=sensing.observation,
@@ -156,8 +156,7 @@ def gains_of(model: Any, joints: Sequence[int]) -> Gains | None:
 
 
 def _rounded(numbers: Numbers) -> tuple[float, ...]:
-    """With the digits that float32 settings, such as Playground's pose, have."""
-    return tuple(float(f"{number:.7g}") for number in numbers)
+    return tuple(map(rounded, numbers))
 
 
 def scene_files(spec: Any, model: Any, assets: Mapping[str, bytes]) -> SceneFiles:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from warpsac import contract
-from warpsac.contract import Gait, Robot, Term
+from warpsac.contract import Gait, Robot, Term, rounded
 from warpsac.errors import UserError
 from warpsac.sim2sim.policy import METADATA
 
@@ -96,7 +96,7 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
     }
     content: dict[str, Any] = {}
     if card["control_hz"]:
-        content["step_dt"] = float(f"{1 / card['control_hz']:.7g}")
+        content["step_dt"] = rounded(1 / card["control_hz"])
     if robot:
         about |= {"joint_names": list(robot.joints), "base": robot.base, "base_height": robot.base_height}
         if robot.effort_limit:
@@ -150,7 +150,7 @@ def _term_yaml(term: Term, gait: Gait | None) -> dict[str, Any]:
     elif term.name == "velocity_commands":
         parameters["command_name"] = "base_velocity"
     elif term.name == "gait_phase" and gait:
-        parameters |= {"period": float(f"{1 / gait.frequency:.7g}"), "start": list(gait.start), "order": gait.order}
+        parameters |= {"period": rounded(1 / gait.frequency), "start": list(gait.start), "order": gait.order}
         if gait.standing != "ignored":
             parameters |= {"standing": gait.standing, "standing_below": gait.standing_below}
     if term.delay:
