@@ -4,7 +4,7 @@
 
 writes OUT.csv (every evaluation of every run, and the published points) and OUT.png: return over environment
 steps, with the published mean and standard deviation over seeds, and return over seconds of training.
-All runs must be of one task. From three seeds on the line is their mean and each seed a thin one. `--steps-only` leaves
+All runs must be of one task. From three runs of one length on the line is their mean and each run a thin one. `--steps-only` leaves
 the seconds out of both: for runs that shared their machine.
 """
 
@@ -25,7 +25,7 @@ from warpsac.report.page import COLOURS
 from warpsac.report.runs import Run, collect
 
 OTHER = ("#334155",)  # a colour for what is no plain variant
-COLUMNS = ("source", "variant", "seed", "step", "seconds", "value", "std")
+COLUMNS = ("source", "variant", "run", "seed", "step", "seconds", "value", "std")
 
 
 def variant_of(run: Run) -> str:
@@ -38,12 +38,12 @@ def rows(runs: list[Run], with_seconds: bool) -> Iterator[tuple[Any, ...]]:
         seconds = run.seconds if run.seconds.size else np.full(run.steps.shape, np.nan)
         for step, second, value in zip(run.steps, seconds, run.raw, strict=True):
             shown = round(float(second), 1) if with_seconds else ""
-            yield "measured", variant_of(run), run.seed, int(step), shown, round(float(value), 3), ""
+            yield "measured", variant_of(run), run.path.name, run.seed, int(step), shown, round(float(value), 3), ""
     ours = {variant_of(run) for run in runs}
     for variant, curve in published.curves(runs[0].task).items():
         if variant in ours:
             for step, mean, std in zip(curve.steps, curve.mean, curve.std, strict=True):
-                yield "published", variant, "", int(step), "", round(float(mean), 3), round(float(std), 3)
+                yield "published", variant, "", "", int(step), "", round(float(mean), 3), round(float(std), 3)
 
 
 def seconds_to(run: Run, value: float) -> float | None:
@@ -85,15 +85,16 @@ def _draw_over_steps(axes: Any, runs: list[Run]) -> None:
 
     for variant in dict.fromkeys(map(variant_of, runs)):
         members = [run for run in runs if variant_of(run) == variant]
-        several = len(members) > 2
+        several = len(members) > 2 and all(np.array_equal(run.steps, members[0].steps) for run in members)
+        seeds = len({run.seed for run in members})
+        count = f"{len(members)} {'seed' if seeds == len(members) else 'run'}{'s' * (len(members) > 1)}"
         for i, run in enumerate(members):
-            label = f"{variant}, {len(members)} seed{'s' * (len(members) > 1)}" if i == 0 and not several else None
+            label = f"{variant}, {count}" if i == 0 and not several else None
             faint = {"linewidth": 0.8, "marker": "", "alpha": 0.45} if several else {}
             axes.plot(run.steps, run.raw, **_line(variant, label=label, **faint))
         if several:
-            shared = sorted(set.intersection(*(set(run.steps.tolist()) for run in members)))
-            mean = np.mean([run.raw[np.isin(run.steps, shared)] for run in members], axis=0)
-            axes.plot(shared, mean, **_line(variant, linewidth=2.0, label=f"{variant}, mean of {len(members)} seeds"))
+            mean = np.mean([run.raw for run in members], axis=0)
+            axes.plot(members[0].steps, mean, **_line(variant, linewidth=2.0, label=f"{variant}, mean of {count}"))
         curve = published.curves(runs[0].task).get(variant)
         if curve is not None:
             shown = curve.steps <= 1.3 * max(run.steps[-1] for run in runs)
