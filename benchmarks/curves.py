@@ -4,8 +4,8 @@
 
 writes OUT.csv (every evaluation of every run, and the published points) and OUT.png: return over environment
 steps, with the published mean and standard deviation over seeds, and return over seconds of training.
-All runs must be of one task. From three runs of one length on the line is their mean and each run a thin one. `--steps-only` leaves
-the seconds out of both: for runs that shared their machine.
+All runs must be of one task. From three runs of one length on the line is their mean and each run a thin one.
+`--steps-only` leaves the seconds out of both: for runs that shared their machine.
 """
 
 from __future__ import annotations

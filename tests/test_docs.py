@@ -12,6 +12,7 @@ import statistics
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from warpsac import cli, task_list
@@ -122,25 +123,54 @@ def test_commands_that_are_shown_can_be_given(page: Path):
                 parse(OPTIONS[name], words, name)
 
 
+def measured_points(name: str) -> list[dict[str, str]]:
+    """The rows of a file of `benchmarks/curves.py`."""
+    with open(ROOT / f"results/{name}.csv", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
 def test_the_table_of_measured_returns_is_the_file_that_was_measured():
     """README's returns are those of `results/g1-h200.csv`, in the order of the seeds."""
-    with open(ROOT / "results/g1-h200.csv", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = measured_points("g1-h200")
 
     def at(millions: int, **wanted: str) -> str:
         found = [row for row in rows if all(row[key] == value for key, value in wanted.items())]
         return f"{float(min(found, key=lambda row: abs(int(row['step']) - 1e6 * millions))['value']):.1f}"
 
+    def of_runs(millions: int, *names: str) -> str:
+        return ", ".join(at(millions, run=f"G1JoystickFlatTerrain-{name}") for name in names)
+
     table = re.findall(
-        r"^\| (\d+) M.*? \| (.*?) \| (.*?) ± .*? \| (.*?) \| (.*?) ± ", (ROOT / "README.md").read_text(), re.M
+        r"^\| (\d+) M.*? \| (.*?) \| (.*?) \| (.*?) ± .*? \| (.*?) \| (.*?) ± ", (ROOT / "README.md").read_text(), re.M
     )
-    assert [int(found[0]) for found in table] == [10, 15, 20, 30, 50]
-    for millions, *cells in table:
-        for variant, ours, published in (("warpsac-a", *cells[:2]), ("flashsac", *cells[2:])):
-            if ours != "\N{EN DASH}":
-                measured = [at(int(millions), variant=variant, source="measured", seed=seed) for seed in "12"]
-                assert ours == ", ".join(measured)
-            assert published == at(int(millions), variant=variant, source="published")
+    assert [int(found[0]) for found in table] == [10, 15, 20, 30, 40, 50]
+    for millions, alone, pair, published_a, flashsac, published_flashsac in ((int(row[0]), *row[1:]) for row in table):
+        assert alone == of_runs(millions, "warpsac-a-seed1")
+        assert pair == (
+            of_runs(millions, *(f"warpsac-a-pair-seed{n}" for n in "12")) if millions <= 22 else "\N{EN DASH}"
+        )
+        assert flashsac == of_runs(millions, "flashsac-seed1", "flashsac-seed2")
+        assert published_a == at(millions, source="published", variant="warpsac-a")
+        assert published_flashsac == at(millions, source="published", variant="flashsac")
+
+
+def test_the_table_of_walks_is_the_file_that_was_measured():
+    """What the exported policy did under each command, in `docs/export.md`."""
+    (walks,) = [
+        one["rows"]
+        for one in json.loads((ROOT / "results/export-cpu.json").read_text())["measurements"]
+        if one["command"].startswith("warpsac sim2sim")
+    ]
+    measured = {tuple(row["command"]): row for row in walks if row["seconds"] == 20}
+    table = re.findall(
+        r"^\| ([-\d., ]+) \| ([-\d., ]+) \| ([\d., ]+) \| (\d) \|$", (ROOT / "docs/export.md").read_text(), re.M
+    )
+    assert len(table) == 6
+    for command, *cells, falls in table:
+        row = measured[tuple(float(x) for x in command.split(", "))]
+        for cell, key in zip(cells, ("velocity", "rms_error"), strict=True):
+            np.testing.assert_allclose([float(x) for x in cell.split(", ")], row[key], atol=0.0051)
+        assert int(falls) == row["falls"]
 
 
 def over_seeds(values: list[float]) -> str:
@@ -160,6 +190,23 @@ def test_the_table_of_ppo_is_the_file_that_was_measured():
     assert shown == measured
 
 
+def test_the_table_of_ppo_beside_warpsac_is_the_file_that_was_measured():
+    """The evaluation nearest to each time; of the last one, also how many steps it was made after."""
+    rows = [row for row in measured_points("g1-ppo-h200") if row["source"] == "measured"]
+    readme = (ROOT / "README.md").read_text()
+    (header,) = re.findall(r"^\| return after \| (.*) \| steps by then \|$", readme, re.M)
+    table = re.findall(r"^\| `([\w-]+)`, \d+ robots \| (.*) \| (.*) M \|$", readme, re.M)
+    assert [variant for variant, *_ in table] == ["ppo", "warpsac-a"]
+    for variant, returns, millions in table:
+        of = [row for row in rows if row["variant"] == variant]
+        for time, shown in zip(header.split(" | "), returns.split(" | "), strict=True):
+            wanted = float(time.removesuffix(" s"))
+            row = min(of, key=lambda row: abs(float(row["seconds"]) - wanted))
+            assert abs(float(row["seconds"]) - wanted) < 5
+            assert shown == f"{float(row['value']):.1f}"
+        assert millions == f"{int(row['step']) / 1e6:.1f}"
+
+
 def test_the_table_of_five_seeds_is_the_files_that_were_measured():
     """Mean and sample deviation over the seeds, and the published ones, of README's host simulators."""
     table = re.findall(
@@ -168,8 +215,7 @@ def test_the_table_of_five_seeds_is_the_files_that_were_measured():
     files = {"HalfCheetah-v4": "halfcheetah", "humanoid-walk": "humanoid-walk"}
     assert [cells[0] for cells in table] == [task for task in files for _ in range(2)]
     for task, thousands, *cells in table:
-        with open(ROOT / f"results/{files[task]}-h200.csv", newline="") as stream:
-            rows = [row for row in csv.DictReader(stream) if int(row["step"]) == 1000 * int(thousands)]
+        rows = [row for row in measured_points(f"{files[task]}-h200") if int(row["step"]) == 1000 * int(thousands)]
         for variant, ours, published in (("warpsac-l", *cells[:2]), ("flashsac", *cells[2:])):
             of = [row for row in rows if row["variant"] == variant]
             values = [float(row["value"]) for row in of if row["source"] == "measured"]

@@ -163,6 +163,47 @@ def test_divergence_and_density_are_those_of_scipy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mean", "std", "within"),
+    [(0.0, 0.3, 1e-4), (0.4, 1.0, 1e-3), (-1.5, 0.6, 1e-3), (3.0, 0.2, 1e-4), (1.0, 2.0, 0.03)],
+)
+def test_entropy_of_squashed_actions_is_that_of_scipy(mean: float, std: float, within: float) -> None:
+    """-E[log p(a)] of a = tanh(u), integrated over u, of two components that differ."""
+    from scipy import integrate, stats
+
+    def slow(normal: Any) -> float:
+        log_slope = lambda u: -2 * np.log(np.cosh(u))
+        reach = (normal.mean() - 12 * normal.std(), normal.mean() + 12 * normal.std())
+        return integrate.quad(lambda u: -normal.pdf(u) * (normal.logpdf(u) - log_slope(u)), *reach, limit=200)[0]
+
+    found = ppo_losses.squashed_entropy(jnp.array([mean, 0.2]), jnp.log(jnp.array([std, 0.5])))
+    assert float(found) == pytest.approx(slow(stats.norm(mean, std)) + slow(stats.norm(0.2, 0.5)), abs=within)
+
+
+def test_noise_beyond_the_limits_earns_no_bonus() -> None:
+    """Clipped, ever more noise is ever more entropy; squashed, there is a spread that is best, close to uniform."""
+    slope = jax.vmap(jax.grad(lambda log_std: ppo_losses.squashed_entropy(jnp.zeros(1), log_std[None])))
+    np.testing.assert_array_equal(np.sign(slope(jnp.log(jnp.array([0.3, 0.7, 1.1, 2.0, 4.0])))), [1, 1, -1, -1, -1])
+    assert float(ppo_losses.squashed_entropy(jnp.zeros(1), jnp.log(jnp.full(1, 0.88)))) == pytest.approx(
+        math.log(2), abs=0.01
+    )
+    agent = dataclasses.replace(AGENT, config=dataclasses.replace(CONFIG, squash=True))
+    rollout, learner = random_rollout(4, 6), ppo.init_learner(agent, 1)
+    samples = make_samples(agent, learner, rollout, jnp.float32(1))
+    _, parts = loss(agent, learner.networks, learner.networks.log_std, samples)
+    rows = ppo_losses.squashed_entropy(samples.mean, learner.networks.log_std)
+    assert float(parts["policy/entropy"]) == pytest.approx(float(rows[samples.counts].mean()), rel=1e-4)
+
+
+def test_the_simulator_gets_actions_within_its_limits() -> None:
+    squashed = dataclasses.replace(AGENT, config=dataclasses.replace(CONFIG, squash=True))
+    for drawn in (np.array([[-3.0, 0.5]], np.float32), jnp.array([[-3.0, 0.5]])):
+        for agent, wanted in ((AGENT, [[-1, 0.5]]), (squashed, [[math.tanh(-3), math.tanh(0.5)]])):
+            given = ppo.to_simulator(agent, drawn)
+            assert isinstance(given, np.ndarray if isinstance(drawn, np.ndarray) else jax.Array)
+            np.testing.assert_allclose(given, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("rate", "kl", "wanted"),
     [
         (1e-3, 0.0201, 1e-3 / 1.5), (1e-3, 0.0199, 1e-3), (1e-3, 0.0051, 1e-3), (1e-3, 0.0049, 1.5e-3),
@@ -239,16 +280,19 @@ def test_actor_and_critic_see_their_own_views() -> None:
     np.testing.assert_array_equal(ppo.best_action(AGENT, learner.policy, obs[:, :3]), action)  # its part is enough
 
 
-def test_the_described_actor_is_the_actor() -> None:
+@pytest.mark.parametrize(("squash", "last"), [(False, "clip"), (True, "tanh")])
+def test_the_described_actor_is_the_actor(squash: bool, last: str) -> None:
     """NumPy alone computes the best action from what an exporter is given."""
-    rng, policy = np.random.default_rng(0), ppo.init_policy(AGENT)
+    agent = dataclasses.replace(AGENT, config=dataclasses.replace(CONFIG, squash=squash))
+    rng, policy = np.random.default_rng(0), ppo.init_policy(agent)
     scrambled = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.2, 2, leaf.shape), jnp.float32), policy)
     obs = rng.normal(0, 2, (20, 5)).astype(np.float32)
-    described = ppo.actor_layers(AGENT, scrambled)
+    described = ppo.actor_layers(agent, scrambled)
     x = (obs[:, :3] - described.obs_mean) * described.obs_scale
     for kernel, bias, activation in described.layers:
         x = x @ kernel + bias
-        x = np.where(x > 0, x, np.expm1(np.minimum(x, 0))) if activation == "elu" else np.clip(x, -1, 1)
-    np.testing.assert_allclose(x, ppo.best_action(AGENT, scrambled, jnp.asarray(obs)), rtol=1e-5, atol=1e-5)
-    assert [layer.activation for layer in described.layers] == ["elu", "clip"]
-    assert np.abs(x).max() == 1
+        laws = {"elu": np.where(x > 0, x, np.expm1(np.minimum(x, 0))), "clip": np.clip(x, -1, 1), "tanh": np.tanh(x)}
+        x = laws[activation]
+    np.testing.assert_allclose(x, ppo.best_action(agent, scrambled, jnp.asarray(obs)), rtol=1e-5, atol=1e-5)
+    assert [layer.activation for layer in described.layers] == ["elu", last]
+    assert 0.9 < np.abs(x).max() <= 1

@@ -78,8 +78,10 @@ def test_it_finds_the_known_values(
     np.testing.assert_allclose(learned_values(loop, observations), values, rtol=0.03)
 
 
-def test_it_finds_the_best_action(tmp_path: Path) -> None:
-    loop = run_loop(tiny(tmp_path, task="probe-action", total_steps=12_000, **PROBE))
+@pytest.mark.parametrize("squash", [False, True])
+def test_it_finds_the_best_action(tmp_path: Path, squash: bool) -> None:
+    settings = PROBE | {"ppo": {**PROBE["ppo"], "squash": squash}}
+    loop = run_loop(tiny(tmp_path, task="probe-action", total_steps=12_000, **settings))
     policy = load_policy(loop.paths[0])
     np.testing.assert_allclose(policy(np.zeros(1)), [0.5], atol=0.05)
 

@@ -16,15 +16,19 @@ def value_support(atoms: int, limit: float) -> Array:
     return jnp.asarray(np.linspace(-limit, limit, atoms, dtype=np.float32))
 
 
+def log_tanh_slope(u: Array) -> Array:
+    """log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2 u)), in a form that does not overflow."""
+    return 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
+
+
 def squashed_gaussian(mean: Array, log_std: Array, noise: Array) -> tuple[Array, Array]:
     """Action a = tanh(u), u = mean + std * noise, and its log-density.
 
-    log pi(a) = sum_j [ log N(u_j; mean_j, std_j) - 2 (log 2 - u_j - softplus(-2 u_j)) ]
+    log pi(a) = sum_j [ log N(u_j; mean_j, std_j) - log(1 - tanh(u_j)^2) ]
     """
     u = mean + jnp.exp(log_std) * noise
     log_normal = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
-    log_tanh_slope = 2 * (math.log(2) - u - jax.nn.softplus(-2 * u))
-    return jnp.tanh(u), (log_normal - log_tanh_slope).sum(-1)
+    return jnp.tanh(u), (log_normal - log_tanh_slope(u)).sum(-1)
 
 
 def target_entropy(action_dim: int, std: float) -> float:

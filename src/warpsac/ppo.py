@@ -9,7 +9,8 @@ stay fixed while a rollout is collected and learned from, so that the first mini
 that acted.
 
 The policy is a Gaussian whose standard deviation depends on no observation. The simulator gets its samples
-clipped to [-1, 1]; densities are those of the samples themselves.
+within [-1, 1]: their tanh, or clipped. Rollouts keep the samples themselves, and densities are theirs: the slope of
+tanh leaves ratios and divergences as they are, and enters the entropy alone.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from warpsac.ppo_losses import (
     entropy,
     log_density,
     mean_of,
+    squashed_entropy,
     standard_deviation,
     standardized,
 )
@@ -107,7 +109,7 @@ class Rollout(NamedTuple):
     """T steps of N environments with one policy, and the observations after them."""
 
     obs: Array  # float32 [T, N, D]
-    action: Array  # float32 [T, N, A], as drawn: before they were clipped
+    action: Array  # float32 [T, N, A], as drawn: before they were squashed or clipped
     reward: Array  # float32 [T, N], raw
     terminated: Array  # bool [T, N]
     truncated: Array  # bool [T, N]
@@ -153,24 +155,27 @@ def _normalized(moments: ObsMoments, obs: Array) -> Array:
 
 
 def mean_action(agent: Agent, policy: Policy, obs: Array) -> Array:
-    """The Gaussian's mean [N, A], not clipped, for observations [N, D] or the actor's part of them."""
+    """The Gaussian's own mean [N, A] for observations [N, D] or the actor's part of them."""
     moments = ObsMoments(agent.views.actor(policy.obs.mean), agent.views.actor(policy.obs.var), policy.obs.count)
     return mlp_apply(policy.actor, _normalized(moments, agent.views.actor(obs)), agent.dtype)
 
 
 def draw_action(agent: Agent, policy: Policy, obs: Array, key: Array) -> Array:
-    """Samples [N, A] of the policy; the simulator gets them clipped."""
+    """Samples [N, A] of the Gaussian; the simulator gets them by `to_simulator`."""
     mean = mean_action(agent, policy, obs)
     return mean + jnp.exp(policy.log_std) * jax.random.normal(key, mean.shape)
 
 
-def to_simulator(action: Array) -> Array:
-    return action.clip(-1.0, 1.0)  # stays where it is: in NumPy or on the device
+def to_simulator(agent: Agent, action: Array) -> Array:
+    """Within [-1, 1]; it stays where it is: in NumPy or on the device."""
+    if not agent.config.squash:
+        return action.clip(-1.0, 1.0)
+    return np.tanh(action) if isinstance(action, np.ndarray) else jnp.tanh(action)
 
 
 def best_action(agent: Agent, policy: Policy, obs: Array) -> Array:
-    """The mean, clipped: evaluation and deployment."""
-    return to_simulator(mean_action(agent, policy, obs))
+    """The mean, squashed or clipped: evaluation and deployment."""
+    return to_simulator(agent, mean_action(agent, policy, obs))
 
 
 def value(agent: Agent, learner: Learner, obs: Array) -> Array:
@@ -252,7 +257,7 @@ def loss(agent: Agent, networks: Networks, old_log_std: Array, batch: Samples) -
     actor_loss = mean_of(clipped_objective(ratio, advantage, config.clip), counts)
     values = _values(agent, networks.critic, batch.obs)
     value_loss = mean_of(clipped_value_loss(values, batch.value, batch.target, config.clip), counts)
-    bonus = entropy(networks.log_std)
+    bonus = mean_of(squashed_entropy(mean, networks.log_std), counts) if config.squash else entropy(networks.log_std)
     kl = divergence(batch.mean, old_log_std, mean, networks.log_std)
     return actor_loss + config.value_weight * value_loss - config.entropy_weight * bonus, {
         "loss/actor": actor_loss,
@@ -307,13 +312,14 @@ def update(
     seen = rollout.obs.reshape(-1, rollout.obs.shape[-1])
     error = standard_deviation(samples.target - samples.value, samples.counts)
     spread = standard_deviation(samples.target, samples.counts)
+    saturated = jnp.abs(to_simulator(agent, samples.action)) > SATURATED
     return (
         learner._replace(obs=normalize.observe_batch(learner.obs, seen)),
         scale,
         {
             **{name: values.mean() for name, values in metrics.items()},
             "policy/std": jnp.exp(learner.networks.log_std).mean(),
-            "policy/saturation": mean_of((jnp.abs(samples.action) > SATURATED).mean(-1), samples.counts),
+            "policy/saturation": mean_of(saturated.mean(-1), samples.counts),
             "value/mean": mean_of(samples.value, samples.counts),
             "value/explained": 1 - jnp.square(error / jnp.maximum(spread, 1e-8)),
         },
@@ -326,7 +332,7 @@ def update(
 class Layer(NamedTuple):
     kernel: np.ndarray  # float32 [in, out]
     bias: np.ndarray  # float32 [out]
-    activation: str  # "elu", or "clip" to [-1, 1] after the last one
+    activation: str  # "elu"; after the last one "tanh", or "clip" to [-1, 1]
 
 
 class ActorLayers(NamedTuple):
@@ -340,7 +346,7 @@ class ActorLayers(NamedTuple):
 def actor_layers(agent: Agent, policy: Policy) -> ActorLayers:
     """What `best_action` computes, described for an exporter."""
     views, actor = agent.views, policy.actor
-    activations = (*("elu",) * (len(actor.kernels) - 1), "clip")
+    activations = (*("elu",) * (len(actor.kernels) - 1), "tanh" if agent.config.squash else "clip")
     arrays = zip(map(np.asarray, actor.kernels), map(np.asarray, actor.biases), activations, strict=True)
     return ActorLayers(
         obs_mean=np.asarray(views.actor(policy.obs.mean)),

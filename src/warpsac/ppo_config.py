@@ -22,6 +22,8 @@ class PpoConfig:
     """Hidden widths of the critic."""
     initial_std: float = 1.0
     """Standard deviation of the actions at the start; actions reach from -1 to 1."""
+    squash: bool = False
+    """Actions are tanh of the Gaussian's samples; off: its samples, clipped to -1..1."""
     gamma: float = 0.99
     """Discount of one step."""
     gae_lambda: float = 0.95

@@ -84,7 +84,7 @@ class State(NamedTuple):
 
 
 def act(setup: Setup, policy: Policy, obs: Array, keys: Keys, interaction: Array) -> Array:
-    """Actions [S, N, A] as drawn; the simulator gets them clipped."""
+    """Actions [S, N, A] as drawn; the simulator gets them by `ppo.to_simulator`."""
     draw = over_seeds(lambda *arguments: ppo.draw_action(setup.agent, *arguments), setup.seeds)
     return draw(policy, obs, stream(keys.act, interaction))
 
@@ -120,7 +120,7 @@ def collect(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Arr
     def step(carry: Any, interaction: Array) -> tuple[Any, dict[str, Array]]:
         env_state, obs, episodes = carry
         action = act(setup, policy, obs, keys, interaction)
-        env_state, result = over_seeds(env.step, setup.seeds)(env_state, ppo.to_simulator(action))
+        env_state, result = over_seeds(env.step, setup.seeds)(env_state, ppo.to_simulator(setup.agent, action))
         return (env_state, result.obs, follow_episodes(episodes, result)), record(obs, action, result)
 
     interactions = counter + jnp.arange(setup.agent.config.rollout_steps, dtype=jnp.int32)

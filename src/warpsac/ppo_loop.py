@@ -51,7 +51,7 @@ class HostPpoLoop(PpoLoop, HostLoop):
         for t in range(first, first + count):
             obs = self.obs
             action = self.ready(self.call("act", functools.partial(engine.act, obs, t)))
-            step = self.take_step(to_simulator(action))
+            step = self.take_step(to_simulator(self.setup.agent, action))
             engine.record(obs, action, step)
             self.follow(step)
         self.call("learn", lambda: engine.learn(self.obs))

@@ -7,11 +7,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from warpsac.losses import log_tanh_slope
 from warpsac.types import Array
 
 RATE_RANGE = (1e-5, 1e-2)
 RATE_FACTOR = 1.5
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(8)  # E[f(z)] = sum_k w_k f(x_k), z standard normal
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 def log_density(mean: Array, log_std: Array, action: Array) -> Array:
@@ -23,6 +27,12 @@ def log_density(mean: Array, log_std: Array, action: Array) -> Array:
 def entropy(log_std: Array) -> Array:
     """H = sum_j [ log std_j + log(2 pi e) / 2 ]."""
     return (log_std + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+
+
+def squashed_entropy(mean: Array, log_std: Array) -> Array:
+    """H of tanh(u), u ~ N(mean, std), for each row: H(u) + sum_j E[ log(1 - tanh(u_j)^2) ], by quadrature."""
+    slopes = sum(w * log_tanh_slope(mean + jnp.exp(log_std) * x) for x, w in zip(NODES, WEIGHTS, strict=True))
+    return entropy(log_std) + slopes.sum(-1)
 
 
 def divergence(old_mean: Array, old_log_std: Array, mean: Array, log_std: Array) -> Array:

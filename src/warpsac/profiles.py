@@ -105,7 +105,8 @@ def ppo_profile(name: str) -> Config:
         # Without staggered episodes thousands of robots would all begin anew in the same rollout. Those of
         # ManiSkill, a few rollouts long, cannot be staggered.
         env=EnvConfig(num_envs=4096, stagger=name != "maniskill"),
-        ppo=PpoConfig(gamma=base.learner.gamma, compute=base.learner.compute),
+        # A bonus for the entropy of clipped samples would be paid for noise beyond the limits, which costs nothing.
+        ppo=PpoConfig(squash=True, gamma=base.learner.gamma, compute=base.learner.compute),
         eval=dataclasses.replace(base.eval, every=10_000_000),
         checkpoint=dataclasses.replace(base.checkpoint, every=10_000_000),
         log=LogConfig(every=120),

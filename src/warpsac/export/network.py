@@ -149,6 +149,9 @@ def _layers(graph: _Graph, actor: ppo.ActorLayers, output: str) -> int:
         x = graph.gemm(x, Layer(kernel, bias), f"layer{i}")
         if activation == "elu":
             x = graph.node("Elu", [x], f"layer{i}.elu")
+    if actor.layers[-1].activation == "tanh":
+        graph.node("Tanh", [x], output)
+        return len(actor.obs_mean)
     low, high = (
         graph.constant(f"clip.{name}", np.array(bound, np.float32)) for name, bound in (("low", -1), ("high", 1))
     )
