@@ -11,6 +11,16 @@ from typing import Any
 from warpsac.errors import UserError
 
 
+def command_line(
+    docstring: str | None, as_json: str | None = "print one object instead of lines"
+) -> argparse.ArgumentParser:
+    """A parser that shows the benchmark's docstring, with `--json` unless it has nothing to print."""
+    parser = argparse.ArgumentParser(description=docstring, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if as_json is not None:
+        parser.add_argument("--json", action="store_true", help=as_json)
+    return parser
+
+
 def positive(text: str) -> int:
     """The type of an argument that counts something."""
     try:

@@ -10,7 +10,6 @@ All runs must be of one task. From three runs of one length on the line is their
 
 from __future__ import annotations
 
-import argparse
 import csv
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from common import as_command
+from common import as_command, command_line
 from warpsac import published
 from warpsac.errors import UserError
 from warpsac.report.page import COLOURS
@@ -111,7 +110,7 @@ def _draw_over_steps(axes: Any, runs: list[Run]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, as_json=None)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="path without ending")
     parser.add_argument("--steps-only", action="store_true", help="leave the seconds out")

@@ -12,7 +12,6 @@ rounds of each round's median, 99th percentile and maximum.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import statistics
@@ -23,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from common import as_command, positive, show
+from common import as_command, command_line, positive, show
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.sim2sim.policy import open_session
@@ -66,11 +65,10 @@ def measure(session: Any, rounds: int, calls: int) -> dict[str, float]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command_line(__doc__, as_json="print one JSON object")
     parser.add_argument("--policy", type=Path, help="an exported policy.onnx")
     parser.add_argument("--rounds", type=positive, default=7)
     parser.add_argument("--calls", type=positive, default=5000)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args(words)
     try:
         content = asked.policy.read_bytes() if asked.policy else untrained()

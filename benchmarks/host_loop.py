@@ -33,7 +33,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from common import as_command, positive
+from common import as_command, command_line, positive
 from warpsac import envs, runtime
 from warpsac.api import configure
 from warpsac.config import Config
@@ -149,8 +149,7 @@ def measure(configs: Sequence[Config], steps: int, rounds: int) -> list[dict[str
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object instead of lines")
+    parser = command_line(__doc__)
     parser.add_argument("--task", default="Humanoid-v4")
     parser.add_argument("--variant", default="warpsac-l")
     parser.add_argument("--batch", type=positive, default=512)

@@ -9,7 +9,6 @@ cache (JAX_COMPILATION_CACHE_DIR) a second run shows what it saves.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import statistics
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from common import as_command, positive, show
+from common import as_command, command_line, positive, show
 from warpsac import envs
 from warpsac.api import configure
 from warpsac.fused import FusedEngine
@@ -40,8 +39,7 @@ def step_only(env: Any, seeds: int) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object instead of lines")
+    parser = command_line(__doc__)
     parser.add_argument("--task", default="G1JoystickFlatTerrain")
     parser.add_argument("--variant", default=None)
     parser.add_argument("--num-envs", type=positive, default=1024)

@@ -8,7 +8,6 @@ included.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import statistics
 import time
@@ -19,15 +18,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from common import as_command, positive, show
+from common import as_command, command_line, positive, show
 from warpsac import envs, ppo_engine
 from warpsac.api import configure
 from warpsac.ppo_engine import FusedPpoEngine, make_setup
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object instead of lines")
+    parser = command_line(__doc__)
     parser.add_argument("--task", default="G1JoystickFlatTerrain")
     parser.add_argument("--profile", default=None)
     parser.add_argument("--num-envs", type=positive, default=4096)

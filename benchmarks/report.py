@@ -7,7 +7,6 @@ the runs themselves. On a busy machine look at the CPU seconds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import statistics
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from common import as_command, positive
+from common import as_command, command_line, positive
 from warpsac import provenance
 from warpsac.errors import UserError
 from warpsac.profiles import resolve
@@ -74,8 +73,7 @@ def make_runs(out: Path, count: int, rows: int, evaluations: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object instead of a line")
+    parser = command_line(__doc__, as_json="print one object instead of a line")
     parser.add_argument("--runs", type=positive, default=200)
     parser.add_argument("--rows", type=positive, default=1000, help="rows of each run")
     parser.add_argument("--evaluations", type=positive, default=100, help="how many of them are evaluations")

@@ -9,7 +9,6 @@ stay far below it if handing over waits for nothing. On a CPU, where there are n
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import sys
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from common import as_command, show
+from common import as_command, command_line, show
 from warpsac import training
 from warpsac.api import configure
 from warpsac.errors import UserError
@@ -152,8 +151,7 @@ def interaction() -> dict[str, bool]:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object instead of lines")
+    parser = command_line(__doc__)
     asked = parser.parse_args(words)
     if torch is None:
         raise UserError("needs torch: pip install 'warpsac[mjlab]'")

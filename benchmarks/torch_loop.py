@@ -23,7 +23,7 @@ from typing import Any
 
 import jax
 
-from common import as_command, positive, show
+from common import as_command, command_line, positive, show
 from warpsac import envs, runtime, training
 from warpsac.api import configure
 from warpsac.errors import UserError
@@ -114,8 +114,7 @@ def measured(loop: TorchLoop, asked: argparse.Namespace, started: float) -> dict
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one object instead of lines")
+    parser = command_line(__doc__)
     parser.add_argument("--task", default="Mjlab-Velocity-Flat-Unitree-G1")
     parser.add_argument("--variant", default="warpsac-a")
     parser.add_argument("--num-envs", type=positive, default=1024)

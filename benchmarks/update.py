@@ -7,7 +7,6 @@ Sampling is not part of it. Observations 128, actions 12, the published network 
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -18,7 +17,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from common import as_command, positive
+from common import as_command, command_line, positive
 from warpsac import sac
 from warpsac.config import LearnerConfig
 from warpsac.interaction import over_seeds
@@ -78,8 +77,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print a list of objects instead of a table")
+    parser = command_line(__doc__, as_json="print a list of objects instead of a table")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--batches", nargs="+", type=positive, default=[2048, 512])
