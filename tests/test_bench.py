@@ -17,8 +17,8 @@ from benches import write_suite
 from run_folders import write_run
 from runs import tiny
 from warpsac import cli, files, rowfiles, rundir, training
-from warpsac.bench import local, worker
-from warpsac.bench.board import Board, summarise
+from warpsac.bench import local, suite, worker
+from warpsac.bench.board import Board, Row, summarise, table_of
 from warpsac.bench.command import BenchOptions, command, load_suite
 from warpsac.bench.gather import Outbox, unpack
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
@@ -522,6 +522,33 @@ def test_live_table(tmp_path: Path) -> None:
     for word in ("running", "0/2", "250,000", "25%", "250.0", "0:03:00"):  # a quarter took a minute
         assert word in rows["dog-walk"]
     assert board.headline() == "3 runs: 2 running, 1 finished"
+
+
+@pytest.mark.parametrize(
+    ("width", "wanted"),
+    [
+        (120, "task variant state seeds step done result left"),
+        (80, "task variant state seeds done result left"),
+        (60, "task variant state done"),
+    ],
+)
+def test_a_narrow_terminal_shows_whole_numbers_and_labels(width: int, wanted: str) -> None:
+    """Of the widest built-in suite: columns go, then the ends of tasks' names; nothing else is cut."""
+    cells = suite.make_suite("ablation-norm", suite.BUILT_IN["ablation-norm"].grids()).cells
+    rows = [
+        Row(cell, "interrupted" if i % 2 else "running", 2, 25_000_448, 30.0, 5000.0) for i, cell in enumerate(cells)
+    ]
+    console = Console(file=io.StringIO(), width=width)
+    console.print(table_of(rows, width))
+    head, *lines = console.file.getvalue().splitlines()
+    assert head.split() == wanted.split()
+    assert len(lines) == len(rows)
+    for row, line in zip(rows, lines, strict=True):
+        assert len(line) <= width
+        assert f" {row.cell.variant} " in line
+        assert "50%" in line
+        assert line.split()[0].rstrip("…") == row.cell.config.task[: len(line.split()[0].rstrip("…"))]
+    assert len({tuple(line.split()) for line in lines}) == len(rows)  # none looks like another
 
 
 def test_a_long_table_shows_first_what_runs(tmp_path: Path) -> None:

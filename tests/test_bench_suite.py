@@ -73,6 +73,18 @@ def test_ablation_of_sample_weight_decay() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("settings", "stands"),
+    [
+        ({"eval": {"episodes": 3}}, True), ({"log": {"every": 5}, "checkpoint": {"keep": 1}}, True), ({}, True),
+        ({"learner": {"gamma": 0.5}}, False), ({"total_steps": 20_000}, False), ({"stop_at": 20_000}, False),
+    ],
+)  # fmt: skip
+def test_a_published_return_stands_beside_its_own_settings_only(settings: Any, stands: bool) -> None:
+    grids = narrowed(BUILT_IN["ablation-swd"].grids(), None, None, None, settings)
+    assert any(cell.published for grid in grids for cell in grid.cells()) == stands
+
+
 def test_ablation_of_the_projection() -> None:
     cells = cells_of("ablation-norm")
     found = {

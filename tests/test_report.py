@@ -124,6 +124,55 @@ def test_a_time_budget_compares_over_time_alone(tmp_path: Path) -> None:
     assert walls == pytest.approx({"warpsac-l": 0.3, "flashsac": 0.15})
 
 
+def test_ppo_takes_more_steps_and_no_area_from_others(tmp_path: Path) -> None:
+    """Over the steps that all have, and over all their time; a short trial of PPO is measured against PPO."""
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, 100.0))
+    write_run(tmp_path, "dog-run", "ppo", 1, straight(800, 100.0, points=5, end=4 * END), total_steps=4 * END)
+    write_run(tmp_path, "dog-run", "ppo", 2, straight(800, 9.0, end=END), total_steps=4 * END, stop_at=END)
+    study = study_of(tmp_path)
+    (task,) = study.tasks
+    assert task.step_range == (0, END)
+    areas = {group.variant: value.tolist() for group, value in task.values("auc").items()}
+    assert areas == {"warpsac-l": [pytest.approx(0.3)], "ppo": [pytest.approx(0.1)]}
+    walls = {group.variant: value[0] for group, value in task.values("wall_auc").items()}
+    assert walls == pytest.approx({"warpsac-l": 0.3, "ppo": 0.4})
+    assert {group.variant: len(runs) for group, runs in task.comparable("final").items()} == {"warpsac-l": 1, "ppo": 1}
+    assert [dict(group.changes)["stop_at"] for group in task.shorter] == [str(END)]
+
+
+@pytest.mark.parametrize(("end", "has_area"), [(2 * END, True), (END // 2, False)])
+def test_a_time_budget_sets_no_horizon(tmp_path: Path, end: int, has_area: bool) -> None:
+    """What it ended has an area over steps if it got as far as the others."""
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, 100.0))
+    write_run(
+        tmp_path, "dog-run", "ppo", 1, straight(400, 50.0, points=5, end=end), total_steps=4 * END, time_budget=50.0
+    )
+    study = study_of(tmp_path)
+    (task,) = study.tasks
+    assert task.step_range == (0, END)
+    assert {group.variant for group in task.values("auc")} == {"warpsac-l", *(["ppo"] if has_area else [])}
+    assert {group.variant for group in task.values("wall_auc")} == {"warpsac-l", "ppo"}
+    assert not task.shorter
+    assert f'class="ci">at {end:,}</span>' in render(study, "x")
+
+
+def test_tables_without_rows_have_their_columns(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "my_module:Arm-v0", "warpsac-l", 1, straight(42.0, end=END))
+    study = study_of(tmp_path / "runs")
+    written = {path.stem: path.read_text().splitlines() for path in tables.write_tables(study, tmp_path)}
+    assert written["iqm"] == ["family,metric,variant,tasks,of_tasks,runs,mean,mean_low,mean_high,iqm,iqm_low,iqm_high"]
+    assert len(written) == 7
+    assert all(lines for lines in written.values())
+
+
+def test_seeds_trained_together_count_their_time_once(tmp_path: Path) -> None:
+    together = {"time": "2026-01-01T00:00:00+00:00"}
+    for seed in (1, 2):
+        write_run(tmp_path, "dog-run", "warpsac-l", seed, straight(600, 7200.0), meta=together)
+    write_run(tmp_path, "dog-run", "warpsac-l", 3, straight(600, 3600.0), meta={"time": "2026-01-02T00:00:00+00:00"})
+    assert "<b>3.0 h</b><span>of training in all</span>" in render(study_of(tmp_path), "x")
+
+
 def test_a_single_evaluation_has_an_end_and_no_area(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600))
     write_run(tmp_path, "dog-run", "flashsac", 1, [(END, 500.0, 10.0)])
@@ -208,7 +257,7 @@ def test_tables_by_hand(two_tasks: Path, tmp_path: Path) -> None:
 
 def test_missing_runs_are_in_the_table(two_tasks: Path, tmp_path: Path) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
-    found = [r for r in read_text(tables.to_csv(tables.runs(study_of(two_tasks)))) if r["status"] != "finished"]
+    found = [r for r in read_text(tables.to_csv(tables.runs, study_of(two_tasks))) if r["status"] != "finished"]
     assert [(r["status"], r["task"], r["variant"], r["seed"]) for r in found] == [
         ("interrupted", "dog-run", "flashsac", "3"), ("missing", "dog-run", "warpsac-l", "3"),
     ]  # fmt: skip
@@ -293,7 +342,7 @@ def test_a_long_curve_is_thinned_in_the_page_only(tmp_path: Path) -> None:
     data = json.loads(re.search(r'id="data">(.*?)</script>', render(study, "x"), re.S)[1])  # type: ignore[index]
     series = data["charts"]["task-0"]["steps"]["series"][0]
     assert (len(series["x"]), series["x"][0], series["x"][-1]) == (160, 0, END)
-    assert len(read_text(tables.to_csv(tables.curves(study)))) == 1001
+    assert len(read_text(tables.to_csv(tables.curves, study))) == 1001
 
 
 def test_nothing_finished_yet(tmp_path: Path) -> None:

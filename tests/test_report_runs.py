@@ -274,7 +274,7 @@ def test_the_same_seed_twice_counts_once(tmp_path: Path) -> None:
     assert {name: run.status for name, run in found.items()} == {
         "first": "duplicate", "second": "duplicate", "third": "finished", "fourth": "finished",
     }  # fmt: skip
-    assert found["second"].detail == "same task, settings and seed as third (finished)"
+    assert found["second"].detail == "finished; same task, settings and seed as third"
 
 
 # --- which are there
@@ -339,3 +339,24 @@ def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     assert (run.scale.family, run.scale.bounds) == ("other", None)
     assert json.loads((path / rundir.META).read_text())["versions"] == run.origin("versions")
     assert run.origin("versions")["warpsac"] == own_version()
+
+
+def test_the_way_to_simulate_makes_a_group_only_where_two_meet(tmp_path: Path) -> None:
+    """`auto` is what it was when the run began."""
+    points = [(0, 0.0, 1.0), (50_000_896, 30.0, 100.0)]
+    g1, t1 = "G1JoystickFlatTerrain", "T1JoystickFlatTerrain"
+    write_run(tmp_path, g1, "warpsac-a", 1, points, env={"impl": "warp"})
+    write_run(tmp_path, g1, "warpsac-a", 2, points, meta={"impl": "warp"})
+    write_run(tmp_path, t1, "warpsac-a", 1, points, env={"impl": "warp"})
+    write_run(tmp_path, t1, "warpsac-a", 2, points, meta={"impl": "jax"})
+    groups = {(run.task, run.seed): run.group for run in collect([tmp_path])}
+    assert groups[g1, 1] == groups[g1, 2] == Group("warpsac-a")
+    assert groups[t1, 1] == Group("warpsac-a", (("env.impl", "warp"),))
+    assert groups[t1, 2] == Group("warpsac-a", (("env.impl", "jax"),))
+
+
+def test_of_two_interrupted_runs_the_one_that_got_further_counts(tmp_path: Path) -> None:
+    """However often the other was judged."""
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, [(0, 0.0, 1.0), (400_000, 9.0, 20.0)], name="far")
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, [(i * 10_000, 1.0, 1.0 + i) for i in range(9)], name="often")
+    assert {run.name: run.status for run in collect([tmp_path])} == {"far": "interrupted", "often": "duplicate"}

@@ -280,7 +280,8 @@ class Loop(abc.ABC):
         return [rundir.create(config.out, rundir.run_name(config, s), config, s, meta) for s in config.seeds]
 
     def meta(self) -> dict[str, Any]:
-        return provenance.describe(simulators=self.spec.versions, accelerators=runtime.accelerators())
+        found = provenance.describe(simulators=self.spec.versions, accelerators=runtime.accelerators())
+        return found | ({"impl": self.spec.impl} if self.spec.impl else {})
 
     def _notes(self) -> list[str]:
         notes = self.memory_notes()

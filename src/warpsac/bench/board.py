@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -22,6 +22,7 @@ from warpsac.report.numerals import plain
 
 LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
 LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs
+LEAST_NAME = 15  # letters of a task's name that are shown before other columns go
 NOT_HERE = "not here"  # in a plan: a cell that cannot run on this machine
 STYLES = {
     "running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow",
@@ -158,31 +159,49 @@ class Board:
         rows = self.rows()
         room = max(3, (options.height or console.size.height) - 6)
         shown = sorted(rows, key=lambda row: ORDER.index(row.status))[:room] if len(rows) > room else rows
-        yield table_of(shown)
+        yield table_of(shown, options.max_width)
         hidden = len(rows) - len(shown)
         more = f"and {hidden} more; " if hidden else ""
         yield Text(f"{more}{self.headline()} ({self._elapsed})", style="dim")
 
 
-def table_of(rows: Sequence[Row]) -> Table:
-    published = any(row.cell.published is not None for row in rows)
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("task", "variant", "state"):
-        table.add_column(name, no_wrap=True)
-    for name in ("seeds", "step", "", "result", *(["published"] if published else []), "left"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        cells: list[Any] = [
-            Text(row.cell.config.task),
-            Text(row.cell.variant),
-            Text(row.status, style=STYLES[row.status]),
-            f"{row.finished}/{len(row.cell.config.seeds)}",
-            f"{row.step:,}",
-            f"{row.step / row.cell.config.end_step:.0%}",
-            _number(row.result),
-            *([_number(row.cell.published)] if published else []),
-            duration(row.left) if row.left is not None and row.status == "running" else UNKNOWN,
-        ]
+def table_of(rows: Sequence[Row], width: int) -> Table:
+    """For so many columns of a terminal: what can be done without goes first, then the ends of tasks' names."""
+    shown: dict[str, list[Text]] = {
+        "task": [Text(row.cell.config.task) for row in rows],
+        "variant": [Text(row.cell.variant) for row in rows],
+        "state": [Text(row.status, style=STYLES[row.status]) for row in rows],
+        "seeds": [Text(f"{row.finished}/{len(row.cell.config.seeds)}") for row in rows],
+        "step": [Text(f"{row.step:,}") for row in rows],
+        "done": [Text(f"{row.step / row.cell.config.end_step:.0%}") for row in rows],
+        "result": [Text(_number(row.result)) for row in rows],
+        "published": [Text(_number(row.cell.published)) for row in rows],
+        "left": [
+            Text(duration(row.left) if row.left is not None and row.status == "running" else UNKNOWN) for row in rows
+        ],
+    }
+    if all(row.cell.published is None for row in rows):
+        del shown["published"]
+    needed = {name: max(len(name), *(cell.cell_len for cell in cells), 0) for name, cells in shown.items()}
+    gap = 2
+
+    def too_wide(task: int) -> bool:
+        return sum(needed.values()) - needed["task"] + task + gap * len(needed) > width
+
+    for name in ("step", "published"):
+        if too_wide(needed["task"]) and name in shown:
+            del shown[name], needed[name]
+    gap = 1 if too_wide(needed["task"]) else 2
+    for name in ("left", "seeds", "result", "done"):
+        if too_wide(min(LEAST_NAME, needed["task"])):
+            del shown[name], needed[name]
+    others = sum(needed.values()) - needed["task"] + gap * len(needed)
+    needed["task"] = max(1, min(needed["task"], width - others))
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
+    for name in shown:
+        justify: Literal["left", "right"] = "left" if name in ("task", "variant", "state") else "right"
+        table.add_column(name, justify=justify, no_wrap=True, width=needed[name])
+    for cells in zip(*shown.values(), strict=True):
         table.add_row(*cells)
     return table
 

@@ -186,7 +186,8 @@ def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
     absent = set() if asked.launcher == "ray" else set(reasons)
     rows = Board(folder, suite.cells).rows()
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(table_of([row._replace(status=NOT_HERE) if row.cell.name in absent else row for row in rows]))
+    rows = [row._replace(status=NOT_HERE) if row.cell.name in absent else row for row in rows]
+    console.print(table_of(rows, console.width))
     _say_without_simulator(reasons, asked)
     count = Counter(
         NOT_HERE if cell.name in absent and state.status != "finished" else state.status

@@ -16,6 +16,7 @@ from warpsac import envs
 from warpsac.config import PPO, Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.profiles import PROFILES, VARIANTS
+from warpsac.report.groups import is_material
 from warpsac.settings import configure
 from warpsac.tasks import EXTRAS, benchmark_tasks
 
@@ -98,6 +99,9 @@ class Grid:
         return path in self.sweep or path in dict(leaves(self.settings)) or (any(by_variants) and all(by_variants))
 
     def cells(self) -> Iterator[Cell]:
+        # A published return is that of just these settings, at the end of training.
+        given = [path for path, _ in leaves(self.settings) if not path.startswith("eval.")]
+        published = {} if any(path == "stop_at" or is_material(path) for path in given) else self.published
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
             target = envs.lookup(name)
             entries = self.variants or tuple(map(Entry, COMPARED[target.regime or "limited"]))
@@ -110,7 +114,7 @@ class Grid:
                     target.name, variant=entry.variant, profile=self.profile, seeds=list(self.seeds), **settings
                 )
                 label = "-".join(filter(None, [entry.label, *map(_in_a_word, swept, values)]))
-                yield Cell(config, label, self.published.get((target.name, entry.variant, label)))
+                yield Cell(config, label, published.get((target.name, entry.variant, label)))
 
 
 def tasks_of(group: str) -> list[str]:

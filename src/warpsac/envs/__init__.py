@@ -57,6 +57,8 @@ class EnvSpec:
     """Name and size of each part of the actor's observation, in order; empty where the simulator has no names."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
+    impl: str | None = None
+    """What simulates the physics, where `env.impl` leaves a choice."""
 
     def rescale(self, action: np.ndarray) -> np.ndarray:
         """Actions in [-1, 1] to the simulator's own range."""

@@ -98,6 +98,7 @@ class PlaygroundEnvs:
             restorable=True,
             lockstep=True,
             versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
+            impl=self.impl,
         )
 
     @property

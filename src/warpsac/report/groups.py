@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config import Config
+from warpsac.config import PPO, Config
 from warpsac.profiles import FAMILY_PROFILES, VARIANTS, resolve
 from warpsac.tasks import EXTRAS, Task, find
 
@@ -21,8 +21,14 @@ from warpsac.tasks import EXTRAS, Task, find
 IMMATERIAL = frozenset({
     "task", "variant", "profile", "seeds", "out", "name", "stop_at", "checkpoint", "log", "eval.every",
     "eval.num_envs", "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers",
-    "env.worker_timeout",
+    "env.worker_timeout", "env.impl",
 })  # fmt: skip
+
+
+def is_material(path: str) -> bool:
+    """Whether a setting, by its dotted name, changes what is learned or how it is judged."""
+    return path not in IMMATERIAL and path.partition(".")[0] not in IMMATERIAL
+
 
 SHORT = 2  # settings in a short label
 
@@ -44,12 +50,20 @@ class Group(NamedTuple):
     def label(self) -> str:
         return f"{self.variant} {self.settings}".rstrip()
 
+    @property
+    def on_policy(self) -> bool:
+        return self.variant == PPO
+
     def without(self, common: Sequence[tuple[str, str]]) -> Group:
         return Group(self.variant, tuple(change for change in self.changes if change not in common))
 
     def stopped_at(self, step: int) -> Group:
         """Those of this group that were told to stop earlier than others of it."""
         return Group(self.variant, (("stop_at", str(step)), *self.changes))
+
+    def simulated_by(self, impl: str) -> Group:
+        """Those of this group whose physics was simulated so, where others of it had another way."""
+        return Group(self.variant, (*self.changes, ("env.impl", impl)))
 
     @property
     def whole(self) -> Group:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
@@ -12,6 +13,7 @@ from typing import Any
 from warpsac.provenance import own_version
 from warpsac.report import payload, sections
 from warpsac.report.groups import Group
+from warpsac.report.runs import Run
 from warpsac.report.sections import Labels, duration, family_title
 from warpsac.report.study import Metric, Scope, Study, TaskResults
 
@@ -125,7 +127,7 @@ def _published_legend(charts: dict[str, Any]) -> str:
 def _tiles(study: Study, is_published: bool) -> str:
     count = Counter(run.status for run in study.runs)
     missing = sum(len(gap.seeds) for gap in study.missing)
-    seconds = sum(float(run.seconds[-1]) for run in study.runs if len(run.seconds))
+    seconds = sum(_seconds_of_programs(study.runs))
     tiles = [
         (str(count["finished"]), "published mean curves" if is_published else "finished runs", ""),
         (str(len(study.tasks)), f"task{'s' if len(study.tasks) != 1 else ''}", ""),
@@ -142,6 +144,17 @@ def _tiles(study: Study, is_published: bool) -> str:
         f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
         for value, name, kind in tiles
     )
+
+
+def _seconds_of_programs(runs: Sequence[Run]) -> Iterable[float]:
+    """Seeds trained together began in one second, by one command, and each carry the time of all: it counts once."""
+    longest: dict[Any, float] = {}
+    for run in runs:
+        if len(run.seconds):
+            began = run.meta.get("time"), str(run.meta.get("command"))
+            key = began if began[0] else run.path
+            longest[key] = max(longest.get(key, 0.0), float(run.seconds[-1]))
+    return longest.values()
 
 
 def _cautions(study: Study, is_published: bool) -> str:
@@ -197,6 +210,8 @@ def _headlines(study: Study, labels: Labels) -> str:
             f'<div class="panel" data-panel="{number}"><h3 class="paper">{title}</h3>'
             f"{sections.headline(study, labels, metric, measure)}</div>"
         )
+    if not tabs:
+        return '<p class="none">No task has finished runs of all variants: nothing to aggregate.</p>'
     return f'<div class="tabs" role="tablist">{"".join(tabs)}</div>{"".join(panels)}'
 
 

@@ -47,6 +47,8 @@ class Run:
     reached: int = 0
     end_step: int = 0
     faults: int | None = None
+    impl: str | None = None
+    """What simulated the physics, where there was a choice."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -119,7 +121,7 @@ def collect(roots: Sequence[Path]) -> list[Run]:
         for folder in find_folders(root):
             name = folder.relative_to(root).as_posix() if folder != root else folder.resolve().name
             found.setdefault(folder.resolve(), read_run(folder, name))
-    return without_duplicates(told_apart_by_length(list(found.values())))
+    return without_duplicates(told_apart_by_length(told_apart_by_physics(list(found.values()))))
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -130,8 +132,9 @@ def read_run(folder: Path, name: str) -> Run:
         return Run(folder, name, "damaged", str(error))
     config = opened.config
     scale = scale_of(config)
+    impl = opened.meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
     known = Run(folder, name, "damaged", "", scale, group_of(config), opened.seed, end_step=config.end_step,
-                meta=opened.meta)  # fmt: skip
+                impl=impl if isinstance(impl, str) else None, meta=opened.meta)  # fmt: skip
     try:
         rows = rowfiles.read_metrics(folder)
         return _judged(known, config, rows, _evaluations(folder, rows, scale.metric))
@@ -219,6 +222,21 @@ def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
     return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
 
 
+def told_apart_by_physics(runs: Sequence[Run]) -> list[Run]:
+    """Two ways to simulate the same physics make no two groups, unless a task and group has runs of both: then one was
+    likely held against the other, and their seconds do not compare."""
+    ways: dict[tuple[str, Group], set[str]] = {}
+    for run in runs:
+        if run.group is not None and run.impl is not None:
+            ways.setdefault((run.task, run.group), set()).add(run.impl)
+    return [
+        dataclasses.replace(run, group=run.group.simulated_by(run.impl))
+        if run.group is not None and run.impl is not None and len(ways[run.task, run.group]) > 1
+        else run
+        for run in runs
+    ]
+
+
 def told_apart_by_length(runs: Sequence[Run]) -> list[Run]:
     """Where a run stops changes nothing that it learned before, so it makes no group; only runs that were told to stop
     earlier than others of their task and group are told apart, since a mean over both would jump where they end."""
@@ -239,8 +257,9 @@ def without_duplicates(runs: list[Run]) -> list[Run]:
     """The same task, group and seed twice is no second seed: the one that got further counts, else the later."""
     best: dict[tuple[str, Group, int], int] = {}
 
-    def rank(run: Run) -> tuple[bool, int, str]:
-        return run.finished, len(run.steps), str(run.meta.get("time", ""))
+    def rank(run: Run) -> tuple[bool, float, int, str]:
+        judged_at = float(run.steps[-1]) if len(run.steps) else -1.0
+        return run.finished, judged_at, len(run.steps), str(run.meta.get("time", ""))
 
     for number, run in enumerate(runs):
         if run.group is None or run.seed is None:
@@ -254,7 +273,7 @@ def without_duplicates(runs: list[Run]) -> list[Run]:
         if run.group is not None and run.seed is not None and number not in kept:
             other = runs[best[run.task, run.group, run.seed]].name
             was = f"{run.status}{': ' if run.detail else ''}{run.detail}"
-            detail = f"same task, settings and seed as {other} ({was})"
+            detail = f"{was}; same task, settings and seed as {other}"
             run = dataclasses.replace(run, status="duplicate", detail=detail)
         result.append(run)
     return result

@@ -216,7 +216,8 @@ def task_table(task: TaskResults, labels: Labels) -> str:
         seeds = str(len(runs)) if runs else f'<span class="none">0/{len(task.unfinished[group])}</span>'
         cells = [td(labels.brief(group), labels.study.label(group)), td(seeds, len(runs))]
         if task.scale.bounds:
-            early = f"at {runs[0].steps[-1]:,.0f}" if group in task.shorter else ""
+            ended_otherwise = group in task.shorter or any(run.ended_by_budget for run in runs)
+            early = f"at {runs[0].steps[-1]:,.0f}" if ended_otherwise else ""
             cells.append(_mean_std(final.get(group), number, early))
         cells.append(_mean_std(np.array([run.raw[-1] for run in runs]), raw_number))
         show = number if task.scale.bounds else raw_number

@@ -1,8 +1,9 @@
 """Runs brought together: results of each task, what can be compared over tasks, and the tables of it.
 
 Only finished runs count in results. A task's *horizon* is the furthest step that all finished runs of some group
-reach; a group that ends well before it has no area under the curve there, rather than one over less training, and its
-final score is compared with none.
+reach, for SAC and for PPO apart: an on-policy learner takes several times the steps by design. A group that ends well
+before it has no area under the curve there, rather than one over less training, and its final score is compared with
+none. Groups that a time budget ended set no horizon; they have an area over steps if they went as far as the others.
 """
 
 from __future__ import annotations
@@ -53,9 +54,17 @@ class TaskResults:
 
     @cached_property
     def compared(self) -> dict[Group, list[Run]]:
-        """The groups whose runs, each more than a single point, reach the horizon."""
-        horizon = max((_last_step(runs) for runs in self._curves.values()), default=0.0)
-        return {group: runs for group, runs in self._curves.items() if _last_step(runs) >= REACHED * horizon}
+        """The groups whose runs, each more than a single point, reach the horizon, or go as far as those that do."""
+        curves = self._curves
+        by_budget = {group for group, runs in curves.items() if _ended_by_budget(runs)}
+        short = _short_of_horizon(curves)
+        whole = [_last_step(runs) for group, runs in curves.items() if group not in by_budget and group not in short]
+        enough = min(whole) if whole else max((_last_step(runs) for runs in curves.values()), default=0.0)
+        return {
+            group: runs
+            for group, runs in curves.items()
+            if group not in short and (group not in by_budget or _last_step(runs) >= REACHED * enough)
+        }
 
     @cached_property
     def timed(self) -> dict[Group, list[Run]]:
@@ -63,8 +72,7 @@ class TaskResults:
         return {
             group: runs
             for group, runs in self._curves.items()
-            if (group in self.compared or all(run.ended_by_budget for run in runs))
-            and all(len(run.seconds) for run in runs)
+            if (group in self.compared or _ended_by_budget(runs)) and all(len(run.seconds) for run in runs)
         }
 
     @property
@@ -103,13 +111,8 @@ class TaskResults:
 
     @cached_property
     def shorter(self) -> set[Group]:
-        """The groups that end before the furthest one, other than by a time budget."""
-        horizon = max((_last_step(runs) for runs in self.finished.values()), default=0.0)
-        return {
-            group
-            for group, runs in self.finished.items()
-            if _last_step(runs) < REACHED * horizon and not all(run.ended_by_budget for run in runs)
-        }
+        """The groups that end before the horizon, other than by a time budget."""
+        return _short_of_horizon(self.finished)
 
     def band(self, group: Group) -> Band:
         """The group's curve over environment steps."""
@@ -127,6 +130,18 @@ class TaskResults:
 def _last_step(runs: Sequence[Run]) -> float:
     """As far as all of them go."""
     return min(float(run.steps[-1]) for run in runs)
+
+
+def _ended_by_budget(runs: Sequence[Run]) -> bool:
+    return all(run.ended_by_budget for run in runs)
+
+
+def _short_of_horizon(results: Mapping[Group, list[Run]]) -> set[Group]:
+    """The groups that end before the furthest one of their algorithm; those of a time budget are neither."""
+    last = {group: _last_step(runs) for group, runs in results.items() if not _ended_by_budget(runs)}
+    horizon = {on_policy: max((step for group, step in last.items() if group.on_policy == on_policy), default=0.0)
+               for on_policy in (False, True)}  # fmt: skip
+    return {group for group, step in last.items() if step < REACHED * horizon[group.on_policy]}
 
 
 class Aggregate(NamedTuple):

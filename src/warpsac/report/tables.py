@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from warpsac.report.numerals import is_whole
 from warpsac.report.study import METRICS, Range, Study, TaskResults
 
 Rows = Iterator[dict[str, Any]]
+Table = Callable[[Study], Rows]
 
 
 def _unit(task: TaskResults) -> str:
@@ -128,14 +129,17 @@ def runs(study: Study) -> Rows:
                    "settings": gap.group.settings, "seed": seed}  # fmt: skip
 
 
-TABLES = {
-    "curves": curves,
-    "family_curves": family_curves,
-    "final": final,
-    "auc": auc,
-    "iqm": iqm,
-    "pairwise": pairwise,
-    "runs": runs,
+# Each with its columns, which stand in the file of an empty table too.
+TABLES: dict[Table, str] = {
+    curves: "family task variant unit finished step mean std n",
+    family_curves: "family variant over x x_is mean low high",
+    final: "family task variant n seeds step score_mean score_std raw_metric raw_mean raw_std",
+    auc: "family task variant unit n step_from step_to step_mean step_std wall_from wall_to wall_mean wall_std",
+    iqm: "family metric variant tasks of_tasks runs mean mean_low mean_high iqm iqm_low iqm_high",
+    pairwise: "family metric variant against tasks difference probability probability_low probability_high "
+    "higher_on lower_on",
+    runs: "run status detail task variant settings seed step end_step evaluations seconds faults started resumes "
+    "commit folder",
 }
 
 
@@ -148,14 +152,11 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def to_csv(rows: Rows) -> str:
-    """The columns are those of the first row; a table without rows is empty."""
+def to_csv(table: Table, study: Study) -> str:
     text = io.StringIO()
-    writer: csv.DictWriter[str] | None = None
-    for row in rows:
-        if writer is None:
-            writer = csv.DictWriter(text, list(row), lineterminator="\n")
-            writer.writeheader()
+    writer = csv.DictWriter(text, TABLES[table].split(), lineterminator="\n")
+    writer.writeheader()
+    for row in table(study):
         writer.writerow({name: _cell(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -163,10 +164,10 @@ def to_csv(rows: Rows) -> str:
 def write_tables(study: Study, out: Path) -> list[Path]:
     """All tables as OUT/NAME.csv."""
     written = []
-    for name, table in TABLES.items():
-        path = out / f"{name}.csv"
+    for table in TABLES:
+        path = out / f"{table.__name__}.csv"
         try:
-            write_atomically(path, to_csv(table(study)).encode())
+            write_atomically(path, to_csv(table, study).encode())
         except OSError as error:
             raise UserError(f"cannot write {path}: {in_words(error)}") from error
         written.append(path)
