@@ -442,7 +442,7 @@ def test_on_a_cluster_a_simulator_may_be_elsewhere(
     *_, row, line, plan = capsys.readouterr().out.splitlines()
     assert row.split()[2] == "waiting"
     assert line == f"{no_dmc} (1 cell, the machines of the cluster need it)"
-    assert plan.endswith("5 to start; 1 programs")
+    assert plan.endswith("5 to start; 1 program")
 
 
 def test_ray_is_an_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,7 @@ def test_killed_bench_goes_on(tmp_path: Path) -> None:
     code, output = run_bench(suite, out)
     assert code == 0, output
     assert "2 runs" in output
-    assert "1 finished; 1 programs to run" in output
+    assert "1 finished; 1 program to run" in output
     assert output.endswith(f"2 runs: 2 finished\nnext: warpsac report {out}\n")
     assert content_of(first) == before  # not touched
     assert sorted(path.name for path in (out / "logs").iterdir()) == [

@@ -252,8 +252,9 @@ def test_the_list_of_tasks_fits_eighty_columns(capsys: pytest.CaptureFixture[str
         assert sum(line.split()[:1] == [task.name] for line in lines) == 1
     assert [line.split(":")[0] for line in lines if ": data-" in line] == list(EXTRAS)
     assert lines[0].startswith("mujoco: data-limited, ")
-    assert "  favours warpsac-norm-off on G1JoystickFlatTerrain" in lines
-    rows = [line.split() for line in lines if "favours" not in line]
+    assert lines[-3:-1] == ["data-limited: warpsac-l by default", "data-abundant: warpsac-a by default"]
+    assert "  warpsac-norm-off is favoured on G1JoystickFlatTerrain" in lines
+    rows = [line.split() for line in lines if "favoured" not in line]
     (cheetah,) = [row for row in rows if "HalfCheetah-v4" in row]
     assert cheetah == ["HalfCheetah-v4", "17", "6", "-289.415", "18,165"]
     (g1,) = [row for row in rows if "G1JoystickFlatTerrain" in row]

@@ -191,6 +191,12 @@ class Config:
         return self.total_steps if self.stop_at is None else min(self.stop_at, self.total_steps)
 
     @property
+    def last_step(self) -> int:
+        """Where training ends: at `end_step`, or with the interactions that pass it."""
+        at_once = self.stride * self.env.num_envs
+        return -(-self.end_step // at_once) * at_once
+
+    @property
     def stride(self) -> int:
         """Interactions that are made in one piece: rows, evaluations and checkpoints fall in between."""
         return self.ppo.rollout_steps if self.algo == "ppo" else 1

@@ -71,7 +71,7 @@ class Loop(abc.ABC):
         """Make display and learner, and take up the state of the checkpoints if there are any."""
         config = self.config
         start_step = checkpoints[0].step if checkpoints else 0
-        self.progress = Progress(config.end_step, f"{self.target.name} · {config.variant}", start_step)
+        self.progress = Progress(config.last_step, f"{self.target.name} · {config.variant}", start_step)
         self._to_close.callback(self.progress.close)
         for note in (*notes, f"device: {runtime.describe_device()}", *self._notes()):
             self.progress.message(note)

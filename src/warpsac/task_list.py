@@ -18,6 +18,7 @@ import numpy as np
 from warpsac import envs, published
 from warpsac.config import EnvConfig
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.profiles import default_variant
 from warpsac.tasks import EXTRAS, Task, all_tasks
 
 # The package that a family's extra brings, where it is not named like the family.
@@ -95,14 +96,17 @@ def _print_table(tasks: list[Task], config: EnvConfig) -> None:
         print()
     print("obs: numbers observed by the actor/by the critic, where they differ")
     print("random, reference: the results that count as score 0 and score 1")
-    print("favours: end clearly above the regime's default in the published results")
+    for regime in dict.fromkeys(task.regime for task in tasks):
+        print(f"data-{regime}: {default_variant(regime)} by default")
+    if any(published.favoured(task.name) for task in tasks):
+        print("favoured: ended clearly above the default in the published results")
 
 
 def _favours(tasks: list[Task]) -> Iterator[str]:
     """Which variants the published results favour, and on which of the tasks."""
     for task in tasks:
         if variant := published.favoured(task.name):
-            yield f"  favours {variant} on {task.name}"
+            yield f"  {variant} is favoured on {task.name}"
 
 
 def _score(task: Task, score: float | None) -> str:

@@ -25,6 +25,7 @@ from warpsac.bench.state import RunState, require_as_planned, states_of
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
+from warpsac.config import ABUNDANT_ENVS
 from warpsac.errors import ConfigError, UserError
 from warpsac.files import Held, in_words, lock_file
 from warpsac.plan import Planned, write_plan
@@ -177,7 +178,23 @@ def _say_without_simulator(reasons: Mapping[str, str], asked: BenchOptions) -> N
     """One line for each family."""
     then = "the machines of the cluster need it" if asked.launcher == "ray" else "not started"
     for reason, count in Counter(reasons.values()).items():
-        print(f"{reason} ({count} cell{'s' if count > 1 else ''}, {then})")
+        print(f"{reason} ({_counted(count, 'cell')}, {then})")
+
+
+def _say_without_gpu(jobs: Sequence[Job], asked: BenchOptions) -> None:
+    """A caution only: what kinds of GPU JAX can use, it alone knows."""
+    many = {
+        job.cell.name: job.cell.config.env.num_envs
+        for job in jobs
+        if envs.lookup(job.cell.config.task).parallel and job.cell.config.env.num_envs >= ABUNDANT_ENVS
+    }
+    if many and asked.launcher == "local" and not local.find_gpus():
+        cells = f"{_counted(len(many), 'cell')} of {min(many.values()):,} environments and more"
+        print(f"nvidia-smi finds no GPU here: {cells} will be refused unless JAX sees one")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
@@ -189,16 +206,17 @@ def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
     rows = [row._replace(status=NOT_HERE) if row.cell.name in absent else row for row in rows]
     console.print(table_of(rows, console.width))
     _say_without_simulator(reasons, asked)
+    _say_without_gpu([job for job in jobs if job.cell.name not in absent], asked)
     count = Counter(
         NOT_HERE if cell.name in absent and state.status != "finished" else state.status
         for cell in suite.cells
         for state in states_of(folder, cell)
     )
     programs = sum(job.cell.name not in absent for job in jobs)
-    print(f"{suite.runs} runs of {len(suite.cells)} cells in {folder}: "
+    print(f"{_counted(suite.runs, 'run')} of {_counted(len(suite.cells), 'cell')} in {folder}: "
           f"{count['finished']} finished, {count['interrupted'] + count['running']} to go on with, "
           f"{count['failed']} to try again, {count['waiting']} to start"
-          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {programs} programs")  # fmt: skip
+          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {_counted(programs, 'program')}")  # fmt: skip
 
 
 # --- doing it
@@ -225,7 +243,9 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
     for job in absent:
         job.reason = reasons[job.cell.name]
     runs, jobs = sum(len(job.seeds) for job in jobs), [job for job in jobs if job not in absent]
-    print(f"{suite.name}: {suite.runs} runs in {folder}, {suite.runs - runs} finished; {len(jobs)} programs to run")
+    _say_without_gpu(jobs, asked)
+    print(f"{suite.name}: {_counted(suite.runs, 'run')} in {folder}, {suite.runs - runs} finished; "
+          f"{_counted(len(jobs), 'program')} to run")  # fmt: skip
     with (
         StopSignals() as signals,
         contextlib.closing(_launcher(folder, asked)) as launcher,

@@ -100,8 +100,8 @@ class Grid:
 
     def cells(self) -> Iterator[Cell]:
         # A published return is that of just these settings, at the end of training.
-        given = [path for path, _ in leaves(self.settings) if not path.startswith("eval.")]
-        published = {} if any(path == "stop_at" or is_material(path) for path in given) else self.published
+        set_here = [path for path, _ in leaves(self.settings) if not path.startswith("eval.")]
+        published = {} if any(path == "stop_at" or is_material(path) for path in set_here) else self.published
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
             target = envs.lookup(name)
             entries = self.variants or tuple(map(Entry, COMPARED[target.regime or "limited"]))
