@@ -305,7 +305,7 @@ def test_an_older_config_file_is_one_of_sac() -> None:
         ({"ppo": {"minibatches": 15}}, "ppo.minibatches = 15: must leave at least 2 of the 15 steps"),
         ({"ppo": {"gae_lambda": 1.5}}, "ppo.gae_lambda = 1.5: must lie in 0..1"),
         ({"ppo": {"clip": 0.0}}, "ppo.clip = 0.0: must be positive and finite"),
-        ({"ppo": {"actor_hidden": (0,)}}, "ppo.actor_hidden = (0,): must hold widths of at least 1"),
+        ({"ppo": {"actor_hidden": (0,)}}, "ppo.actor_hidden = (0,): must hold one width or more, each at least 1"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

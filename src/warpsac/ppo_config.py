@@ -59,7 +59,8 @@ def check_ranges(ppo: PpoConfig, num_envs: int, check: Callable[[str, bool, str]
     for name in ("rollout_steps", "epochs", "minibatches"):
         check(f"ppo.{name}", getattr(ppo, name) >= 1, "must be at least 1")
     for name in ("actor_hidden", "critic_hidden"):
-        check(f"ppo.{name}", all(width >= 1 for width in getattr(ppo, name)), "must hold widths of at least 1")
+        widths = getattr(ppo, name)
+        check(f"ppo.{name}", bool(widths) and min(widths) >= 1, "must hold one width or more, each at least 1")
     for name in ("initial_std", "learning_rate", "clip", "max_gradient_norm"):
         check(f"ppo.{name}", 0 < getattr(ppo, name) < math.inf, "must be positive and finite")
     for name in ("value_weight", "entropy_weight", "desired_kl"):

@@ -82,7 +82,10 @@ class Labels:
         number = self.index.get(group)  # none for a variant that is planned and has no run yet
         key = "" if number is None else f'<span class="key" style="--c:var(--g{number})"></span>'
         return " ".join(
-            [f'<span class="word">{key}{first}</span>', *(f'<span class="word">{w}</span>' for w in settings)]
+            [
+                f'<span class="word">{key}{first}</span>',
+                *(f'<span class="word">{w.replace("=", "=<wbr>")}</span>' for w in settings),
+            ]
         )
 
 
