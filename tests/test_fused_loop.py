@@ -83,7 +83,9 @@ def test_what_it_cannot_do_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
         training.train(native(tmp_path, replay={"placement": "host"}))
     config = tiny(tmp_path, task="G1JoystickFlatTerrain", env={"num_envs": 64}, learning_starts=1000,
                   replay={"capacity": 10_000}, total_steps=10_000)  # fmt: skip
-    with pytest.raises(UserError, match=r"expects a GPU, .*: install 'warpsac\[playground,cuda\]'.*--env\.num-envs 8"):
+    with pytest.raises(
+        UserError, match=r"expects a GPU, .*: install 'warpsac\[playground,warp,cuda\]'.*--env\.num-envs 8"
+    ):
         training.train(config)
     assert list(tmp_path.iterdir()) == []
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, tiny
-from warpsac import api, curve, envs, play, rowfiles, tasks, training
+from warpsac import api, curve, envs, evaluate, play, rowfiles, tasks, training
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
 from warpsac.validation import override
@@ -68,6 +68,49 @@ def test_an_episode_is_truncated_at_the_limit_with_its_true_last_observation(ste
     _, again = step(state, action)
     np.testing.assert_allclose(again.obs[0], step(reset(jax.random.key(3))[0], action)[1].obs[0], atol=1e-5)
     assert step._cache_size() == 1
+
+
+def test_length_of_episodes_and_repeated_actions_are_the_tasks_own(
+    stepped: tuple[Any, Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = playground_tasks.import_playground().registry
+    usual = registry.get_default_config
+
+    def other(task: str) -> Any:
+        settings = usual(task)
+        settings.episode_length, settings.action_repeat = 7, 2
+        return settings
+
+    once, reset, step = stepped
+    monkeypatch.setattr(registry, "get_default_config", other)
+    twice = playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3))
+    assert (twice.spec.episode_limit, twice.spec.control_hz) == (4, once.spec.control_hz / 2)
+    action = jnp.full((3, 1), 0.7)
+    state, _ = reset(jax.random.key(3))
+    state, one = step(state, action)
+    _, two = step(state, action)
+    repeat = jax.jit(twice.step)
+    state, first = repeat(twice.reset(jax.random.key(3))[0], action)
+    np.testing.assert_allclose(first.obs, two.obs, rtol=1e-5)
+    np.testing.assert_allclose(first.reward, one.reward + two.reward, rtol=1e-5)
+    ends = [bool(first.truncated.all())]
+    for _ in range(3):
+        state, result = repeat(state, action)
+        ends.append(bool(result.truncated.all()))
+    assert ends == [False, False, False, True]
+    monkeypatch.undo()
+    assert playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3, episode_limit=5)).spec.episode_limit == 5
+
+
+def test_judged_episodes_all_begin_anew() -> None:
+    """In training an environment returns to its own first state; six episodes in two would be two, counted thrice."""
+    env = envs.make("CartpoleBalance", 2, EnvConfig(num_envs=2, episode_limit=20))
+    policy = lambda obs: np.zeros((len(obs), 1), np.float32)
+    returns = [one.total for one in evaluate.run_episodes(env, policy, 6, seed=3, max_broken=2)]
+    assert len(set(returns)) == len(returns) == 6
+    again = [one.total for one in evaluate.run_episodes(env, policy, 6, seed=3, max_broken=2)]
+    assert again == returns
+    env.close()
 
 
 def test_same_key_same_episodes(stepped: tuple[Any, Any, Any]) -> None:
@@ -155,6 +198,10 @@ def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(UserError, match=r"with WARPSAC_MENAGERIE, or when training with --env\.menagerie"):
             playground.make("G1JoystickFlatTerrain", 2, EnvConfig())
     assert tries == ["fetch"]
+    with pytest.raises(
+        UserError, match=rf"{tmp_path} has no unitree_g1/\S+: it must hold a whole copy of mujoco_menag"
+    ):
+        playground.make("G1JoystickFlatTerrain", 2, EnvConfig(menagerie=str(tmp_path)))
 
 
 @pytest.mark.skipif(not MESHES.exists(), reason="needs robot meshes")

@@ -172,3 +172,16 @@ def test_remaining_time_does_not_count_what_was_compiled_or_collected() -> None:
     remaining = [line.rsplit("| ", 1)[1] for line in file.getvalue().splitlines() if line.startswith("step")]
     # Nobody knows while collecting how fast it will learn; then it is 50 steps a second.
     assert remaining == ["100 steps/s", "100 steps/s", "0:02:50 left"]
+
+
+def test_remaining_time_does_not_count_steps_made_while_compiling() -> None:
+    """A stretch that was compiled and run in one went 2000 steps in no time, as far as the clock can tell."""
+    progress, clock, _ = plain()
+    progress.phase("compiling", "everything")
+    clock.now = 100.0
+    progress.phase("training", reached=2_000)
+    progress.update(2_000, TRAIN)
+    assert "left" not in progress._train_line()
+    clock.now = 110.0
+    progress.update(3_000, TRAIN)
+    assert "0:01:10 left" in progress._train_line()  # 7000 steps at 100 a second

@@ -267,6 +267,7 @@ def _eval(words: list[str]) -> int:
     _check_seed(asked.seed)
     run = rundir.open_run(asked.run)
     target = envs.lookup(run.config.task)
+    runtime.use_compilation_cache()
     if target.torch:
         runtime.share_gpu_memory()
     policy = load_policy(asked.run)
@@ -274,6 +275,8 @@ def _eval(words: list[str]) -> int:
     made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
+    if not asked.json:
+        print(f"playing {episodes} episodes ...", file=sys.stderr)
     with contextlib.closing(made):
         require_fit(policy, made.spec)
         (env,) = made.sets

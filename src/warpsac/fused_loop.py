@@ -60,7 +60,7 @@ class FusedLoop(Loop):
             self.interaction += count
             raise envs.keeps_running_away(self.config.task, longest, allowed)
         if first:
-            self.show_phase()
+            self.show_phase(self.step + count * self.config.env.num_envs)
         return count
 
     def _mode(self) -> Mode:

@@ -50,7 +50,10 @@ class Loop(abc.ABC):
     """The state of a run that is not the learner's; what a checkpoint keeps of it is in `save`."""
 
     # What makes a GPU-sized task small enough for a CPU, beside fewer environments.
-    small = "--learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128"
+    small = (
+        "--total-steps 100000 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128 "
+        "--learner.compute float32 --learner.actor-width 64 --learner.critic-width 64 --eval.every 20000"
+    )
 
     def __init__(self, config: Config, resumed: list[RunDir] | None = None):
         self.config = config
@@ -118,11 +121,14 @@ class Loop(abc.ABC):
         """Say at once that so many environments of a parallel simulator are nothing for a CPU."""
         config = self.config
         if self.target.parallel and config.env.num_envs >= ABUNDANT_ENVS and runtime.on_cpu():
-            needed = ",".join(filter(None, (EXTRAS.get(self.target.family), "cuda")))
+            warp = "warp" if self.target.family == "playground" else None
+            needed = ",".join(filter(None, (EXTRAS.get(self.target.family), warp, "cuda")))
+            why = f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: "
+            if self.resumed:
+                raise UserError(f"{why}install 'warpsac[{needed}]', or resume it where there is one")
             most = envs.most_envs(config.task) or 8
             raise UserError(
-                f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: install "
-                f"'warpsac[{needed}]', or try it small on the CPU: --env.num-envs {min(8, most)} "
+                f"{why}install 'warpsac[{needed}]', or try it small on the CPU: --env.num-envs {min(8, most)} "
                 f"{self.small} --eval.episodes 4 --eval.num-envs {min(4, most)}"
             )
 
@@ -202,8 +208,8 @@ class Loop(abc.ABC):
         budget = self.config.time_budget
         return budget is None or time.monotonic() - self._started < budget
 
-    def show_phase(self) -> None:
-        self.progress.phase("training" if self.interaction >= self.learning_from else "collecting")
+    def show_phase(self, reached: int | None = None) -> None:
+        self.progress.phase("training" if self.interaction >= self.learning_from else "collecting", reached=reached)
 
     # --- metrics and evaluation
 

@@ -22,7 +22,10 @@ class PpoLoop(Loop):
     """What differs from learning with replay, whatever the simulator."""
 
     rate_setting = "ppo.learning_rate"
-    small = "--ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --total-steps 200000"
+    small = (
+        "--total-steps 200000 --ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --ppo.compute float32 "
+        "--ppo.gamma 0.99 --eval.every 50000"
+    )
 
     def plan(self) -> None:
         self.setup = make_setup(self.config, self.spec)

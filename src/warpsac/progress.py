@@ -77,14 +77,15 @@ class Progress:
             else:
                 self._plain(text)
 
-    def phase(self, name: Phase, what: str = "") -> None:
-        """What is being done now; plain output announces compiling only, once for each `what`."""
+    def phase(self, name: Phase, what: str = "", reached: int | None = None) -> None:
+        """What is being done now; plain output announces compiling only, once for each `what`. `reached` is the step,
+        if some were made while compiling that no row has told yet."""
         if name == "compiling" and not self._live and what not in self._announced:
             self._announced.add(what)
             self._plain(f"compiling {what} ..." if what else "compiling ...")
         if self._phase == "compiling" != name:
             # What came before says nothing about what is left: it compiled, or went at another pace.
-            self._history = deque([(self._clock(), self._step)])
+            self._history = deque([(self._clock(), self._step if reached is None else reached)])
         self._phase = name
 
     def update(self, step: int, rows: Row | Sequence[Row]) -> None:

@@ -105,13 +105,15 @@ class RunDir:
 
     @property
     def env(self) -> EnvConfig:
-        """The simulator's settings as they hold here: a run may name folders of the machine that it was copied from."""
+        """The simulator's settings to watch and judge a policy here: a run may name folders of the machine that it was
+        copied from, and the physics of a GPU that is not there."""
 
         def here(folder: str | None) -> str | None:
             return folder if folder and Path(folder).expanduser().is_dir() else None
 
         env = self.config.env
-        return dataclasses.replace(env, menagerie=here(env.menagerie), humanoidbench=here(env.humanoidbench))
+        impl: Any = "auto" if env.impl == "warp" else env.impl
+        return dataclasses.replace(env, menagerie=here(env.menagerie), humanoidbench=here(env.humanoidbench), impl=impl)
 
     @property
     def meta(self) -> dict[str, Any]:

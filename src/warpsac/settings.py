@@ -11,11 +11,13 @@ from warpsac.errors import ConfigError
 from warpsac.profiles import resolve
 from warpsac.validation import override
 
+NO_LIMIT = ("probe-native",)  # families whose episodes are as long as they are
 # The families that heed a setting which others pass over.
 HEEDED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
     "cameras": ("mjlab", "sim2real"),
-    "episode_limit": tuple(family for family in envs.FAMILIES if family not in envs.NATIVE_FAMILIES),
+    "workers": tuple(family for family in envs.FAMILIES if family not in (*envs.NATIVE_FAMILIES, *envs.TORCH_FAMILIES)),
+    "episode_limit": tuple(family for family in envs.FAMILIES if family not in NO_LIMIT),
 }
 
 

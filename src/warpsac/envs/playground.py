@@ -27,8 +27,6 @@ from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import Array, ObsViews, StepResult
 
-EPISODE_LIMIT = 1000
-
 
 class State(NamedTuple):
     """N environments between two steps."""
@@ -81,6 +79,9 @@ class PlaygroundEnvs:
         self._physics = Physics.of(self._env, traced.data, self.impl)
         self._randomized = randomizer(task, self._env, num_envs) if config.randomize else None
         observation = traced.obs
+        own = self._env.unwrapped._config
+        self._repeat = int(own.get("action_repeat", 1))
+        self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
         self._asymmetric = isinstance(observation, dict)
         self._picture: Picture | None = None
         self._drawn: Any = None
@@ -92,8 +93,8 @@ class PlaygroundEnvs:
             action_dim=self._env.action_size,
             action_low=(-1.0,) * self._env.action_size,
             action_high=(1.0,) * self._env.action_size,
-            episode_limit=EPISODE_LIMIT,
-            control_hz=1.0 / self._env.dt,
+            episode_limit=self._limit,
+            control_hz=1.0 / (self._env.dt * self._repeat),
             has_success=False,
             restorable=True,
             lockstep=True,
@@ -114,7 +115,7 @@ class PlaygroundEnvs:
         simulator = _strong(self._vectorized("reset")(words[1:]))
         steps = jnp.zeros(self.spec.num_envs, jnp.int32)
         if self._config.stagger:
-            steps = jax.random.randint(keys[0], steps.shape, 0, EPISODE_LIMIT, jnp.int32)
+            steps = jax.random.randint(keys[0], steps.shape, 0, self._limit, jnp.int32)
         first = (simulator.data, simulator.obs)
         return State(simulator, steps, first, words[1:]), self._observation(simulator.obs)
 
@@ -125,7 +126,7 @@ class PlaygroundEnvs:
         faulty = ~(jnp.isfinite(obs).all(1) & jnp.isfinite(reward))
         steps = state.steps + 1
         terminated = (simulator.done > 0) & ~faulty
-        truncated = (steps >= EPISODE_LIMIT) & ~terminated
+        truncated = (steps >= self._limit) & ~terminated
         over = terminated | truncated | faulty
 
         first, key = state.first, state.key
@@ -196,12 +197,20 @@ class PlaygroundEnvs:
                     state = self._env.reset(*arguments)
                 else:
                     before, action = arguments
-                    state = self._env.step(before.replace(data=self._physics.unpack(before.data)), action)
+                    state = self._repeated(before.replace(data=self._physics.unpack(before.data)), action)
             finally:
                 base._mjx_model = kept
             return state.replace(data=self._physics.pack(state.data))
 
         return lambda *arguments: jax.vmap(one, in_axes=(axes, *(0 for _ in arguments)))(models, *arguments)
+
+    def _repeated(self, state: Any, action: Array) -> Any:
+        """One step of the contract: a few tasks make several of the simulator with one action."""
+        state = self._env.step(state, action)
+        for _ in range(self._repeat - 1):
+            after = self._env.step(state, action)
+            state = after.replace(reward=state.reward + after.reward, done=jnp.maximum(state.done, after.done))
+        return state
 
     def _observation(self, raw: Any) -> Array:
         if not self._asymmetric:

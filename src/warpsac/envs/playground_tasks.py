@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -51,16 +52,31 @@ def load(task: str, config: EnvConfig, impl: str) -> Any:
         settings.impl = impl
     _find_menagerie(task, config)
     if impl != "warp":
-        return registry.load(task, config=settings)
+        return _made(task, settings)
     import warp
 
     if "njmax" in settings:
         # A fallen robot has more contacts than Playground provides for; those beyond would be ignored.
         settings.njmax *= 2
     warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels, and once more
-    env = registry.load(task, config=settings)
+    env = _made(task, settings)
     _allow_few_iterations(env.unwrapped)
     return env
+
+
+def _made(task: str, settings: Any) -> Any:
+    from mujoco_playground._src import mjx_env
+
+    try:
+        return import_playground().registry.load(task, config=settings)
+    except (ValueError, OSError) as error:
+        lost = re.search(r"mujoco_menagerie/([\w./-]+)", str(error))
+        if lost is None:
+            raise
+        raise UserError(
+            f"{task}: {mjx_env.MENAGERIE_PATH} has no {lost[1]}: it must hold a whole copy of mujoco_menagerie; "
+            f"name one with {MENAGERIE_VARIABLE}, or when training with --env.menagerie"
+        ) from None
 
 
 def _allow_few_iterations(env: Any) -> None:
@@ -94,9 +110,9 @@ def _find_menagerie(task: str, config: EnvConfig) -> None:
         return  # the control suite brings its own models
     given = config.menagerie or os.environ.get(MENAGERIE_VARIABLE)
     if given:
-        folder = Path(given)
+        folder = Path(given).expanduser()
+        source = "env.menagerie" if config.menagerie else MENAGERIE_VARIABLE
         if not folder.is_dir():
-            source = "env.menagerie" if config.menagerie else MENAGERIE_VARIABLE
             raise UserError(f"{source} = '{given}': no such folder; it must hold a copy of mujoco_menagerie")
         mjx_env.MENAGERIE_PATH = type(mjx_env.MENAGERIE_PATH)(folder)
         return

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from warpsac.envs import Command, HostStep, NativeEnv, Scene
-from warpsac.types import Restart, StepResult
+from warpsac.types import Array, Restart, StepResult
 
 
 def on_the_host(result: StepResult) -> HostStep:
@@ -23,16 +24,31 @@ def on_the_host(result: StepResult) -> HostStep:
 
 
 class Stepwise:
+    """Every episode begins anew, whatever the environments would return to by themselves: to count one over again
+    would say less than it seems to."""
+
     def __init__(self, env: NativeEnv):
         self.spec = env.spec
         self._env: Any = env
-        self._reset, self._step = jax.jit(env.reset), jax.jit(env.step)
+        self._reset, self._step, self._renew = jax.jit(env.reset), jax.jit(env.step), jax.jit(self._begin_anew)
         self._state: Any = None
         self._action: np.ndarray | None = None
+        self._key: Any = None
 
     def reset(self, seed: int) -> np.ndarray:
-        self._state, obs = self._reset(jax.random.key(np.uint32(seed)))
+        self._key = jax.random.key(np.uint32(seed))
+        self._state, obs = self._reset(self._key)
         return np.asarray(obs)
+
+    def _begin_anew(self, over: Array, state: Any, obs: Array, key: Array) -> tuple[Any, Array]:
+        """New states and observations for the environments whose episode is over."""
+
+        def chosen(new: Array, old: Array) -> Array:
+            if new.ndim == 0 or new.shape[0] != over.shape[0]:
+                return old  # not one value per environment
+            return jnp.where(over.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(chosen, self._env.reset(key), (state, obs))
 
     def send(self, action: np.ndarray) -> None:
         self._action = np.asarray(action)
@@ -40,7 +56,13 @@ class Stepwise:
     def recv(self) -> HostStep:
         assert self._action is not None, "recv without send"
         self._state, result = self._step(self._state, self._action)
-        return on_the_host(result)
+        step = on_the_host(result)
+        over = step.result.terminated | step.result.truncated
+        if not over.any():
+            return step
+        self._key, key = jax.random.split(self._key)
+        self._state, obs = self._renew(over, self._state, result.obs, key)
+        return step._replace(result=step.result._replace(obs=np.asarray(obs)))
 
     def get_state(self) -> None:
         return None
