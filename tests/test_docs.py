@@ -190,6 +190,16 @@ def test_the_table_of_ppo_is_the_file_that_was_measured():
     assert shown == measured
 
 
+def test_what_squashing_brings_is_what_was_measured():
+    (measured,) = json.loads((ROOT / "results/ppo-squash-cpu.json").read_text())["measurements"]
+    last = {(row["squash"], row["seed"]): round(row["return_mean"]) for row in measured["rows"]}
+    shown = re.search(
+        r"returns of (\d+) and (\d+) instead of (\d+) and (\d+) \(seeds 11", (ROOT / "README.md").read_text()
+    )
+    assert shown is not None
+    assert [int(x) for x in shown.groups()] == [last[squash, seed] for squash in (True, False) for seed in (11, 12)]
+
+
 def test_the_table_of_ppo_beside_warpsac_is_the_file_that_was_measured():
     """The evaluation nearest to each time; of the last one, also how many steps it was made after."""
     rows = [row for row in measured_points("g1-ppo-h200") if row["source"] == "measured"]

@@ -309,6 +309,8 @@ def make_sets(name: str, num_envs: int, sets: int, config: EnvConfig | None = No
 def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> NativeEnv:
     """Environments of a task whose simulator is written in JAX (`Target.native`)."""
     target = lookup(name)
+    if not target.native:
+        raise UserError(f"{target.name}: its simulator is not written in JAX")
     with _told_in_a_line(target):
         return _of_family(target, num_envs, config, render=False)
 
