@@ -141,7 +141,7 @@ def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest
     missing = [line for line in table if "missing" in line]
     assert len(missing) == 3
     assert sum("learner.actor_blocks=1 learner.critic_blocks=1" in line for line in missing) == 1
-    assert "learner.actor_blocks=1" in (tmp_path / "report" / "index.html").read_text()
+    assert "learner.actor_blocks=<wbr>1" in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_report_on_a_bench_that_never_made_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -275,8 +275,8 @@ def _eval(words: list[str]) -> int:
     made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
-    if not asked.json:
-        print(f"playing {episodes} episodes ...", file=sys.stderr)
+    if target.native and not asked.json:
+        print(f"compiling, then playing {episodes} episodes ...", file=sys.stderr)
     with contextlib.closing(made):
         require_fit(policy, made.spec)
         (env,) = made.sets

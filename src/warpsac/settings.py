@@ -20,13 +20,15 @@ HEEDED_BY: dict[str, tuple[str, ...]] = {
     "episode_limit": tuple(family for family in envs.FAMILIES if family not in NO_LIMIT),
 }
 
+TRUE_OF_ALL: dict[str, tuple[object, ...]] = {"workers": (0,)}  # may be said of a simulator that does not heed it
+
 
 def require_effect(config: Config) -> None:
     """Tell whoever asks a simulator for what it does not do: the run would look as if it did."""
     target, usual = envs.lookup(config.task), EnvConfig()
     for name, families in HEEDED_BY.items():
         value = getattr(config.env, name)
-        if target.family not in families and value != getattr(usual, name):
+        if target.family not in families and value not in (getattr(usual, name), *TRUE_OF_ALL.get(name, ())):
             raise ConfigError(f"env.{name}", value, f"has no effect on {target.name}: leave it out")
 
 
