@@ -192,16 +192,15 @@ def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         raise RuntimeError("no network")
 
     monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "none"))
+    with pytest.raises(UserError, match=rf"{tmp_path} has no unitree_g1/\S+: it must hold a whole copy"):
+        playground.make("G1JoystickFlatTerrain", 2, EnvConfig(menagerie=str(tmp_path)))
+    monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "none"))
     monkeypatch.setattr(mjx_env, "ensure_menagerie_exists", offline)
     monkeypatch.delenv(playground_tasks.MENAGERIE_VARIABLE, raising=False)
     for _ in range(2):
         with pytest.raises(UserError, match=r"with WARPSAC_MENAGERIE, or when training with --env\.menagerie"):
             playground.make("G1JoystickFlatTerrain", 2, EnvConfig())
     assert tries == ["fetch"]
-    with pytest.raises(
-        UserError, match=rf"{tmp_path} has no unitree_g1/\S+: it must hold a whole copy of mujoco_menag"
-    ):
-        playground.make("G1JoystickFlatTerrain", 2, EnvConfig(menagerie=str(tmp_path)))
 
 
 @pytest.mark.skipif(not MESHES.exists(), reason="needs robot meshes")
