@@ -23,6 +23,17 @@ def on_the_host(result: StepResult) -> HostStep:
     return HostStep(result._replace(faulty=None), restart, int(faulty.sum()))
 
 
+def _chosen(over: Array, new: Any, old: Any) -> Any:
+    """New states and observations for the environments whose episode is over."""
+
+    def of_each(new: Array, old: Array) -> Array:
+        if new.ndim == 0 or new.shape[0] != over.shape[0]:
+            return old  # not one value per environment
+        return jnp.where(over.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
+
+    return jax.tree.map(of_each, new, old)
+
+
 class Stepwise:
     """Every episode begins anew, whatever the environments would return to by themselves: to count one over again
     would say less than it seems to."""
@@ -30,7 +41,7 @@ class Stepwise:
     def __init__(self, env: NativeEnv):
         self.spec = env.spec
         self._env: Any = env
-        self._reset, self._step, self._renew = jax.jit(env.reset), jax.jit(env.step), jax.jit(self._begin_anew)
+        self._reset, self._step, self._choose = jax.jit(env.reset), jax.jit(env.step), jax.jit(_chosen)
         self._state: Any = None
         self._action: np.ndarray | None = None
         self._key: Any = None
@@ -39,16 +50,6 @@ class Stepwise:
         self._key = jax.random.key(np.uint32(seed))
         self._state, obs = self._reset(self._key)
         return np.asarray(obs)
-
-    def _begin_anew(self, over: Array, state: Any, obs: Array, key: Array) -> tuple[Any, Array]:
-        """New states and observations for the environments whose episode is over."""
-
-        def chosen(new: Array, old: Array) -> Array:
-            if new.ndim == 0 or new.shape[0] != over.shape[0]:
-                return old  # not one value per environment
-            return jnp.where(over.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-
-        return jax.tree.map(chosen, self._env.reset(key), (state, obs))
 
     def send(self, action: np.ndarray) -> None:
         self._action = np.asarray(action)
@@ -61,7 +62,7 @@ class Stepwise:
         if not over.any():
             return step
         self._key, key = jax.random.split(self._key)
-        self._state, obs = self._renew(over, self._state, result.obs, key)
+        self._state, obs = self._choose(over, self._reset(key), (self._state, result.obs))
         return step._replace(result=step.result._replace(obs=np.asarray(obs)))
 
     def get_state(self) -> None:
