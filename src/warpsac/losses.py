@@ -28,7 +28,8 @@ def squashed_gaussian(mean: Array, log_std: Array, noise: Array) -> tuple[Array,
     """
     u = mean + jnp.exp(log_std) * noise
     log_normal = -0.5 * jnp.square(noise) - log_std - 0.5 * math.log(2 * math.pi)
-    return jnp.tanh(u), (log_normal - log_tanh_slope(u)).sum(-1)
+    log_slope = log_tanh_slope(u)  # before tanh: in another order XLA rounds otherwise, and runs of a seed change
+    return jnp.tanh(u), (log_normal - log_slope).sum(-1)
 
 
 def target_entropy(action_dim: int, std: float) -> float:
