@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rowfiles, rundir, runtime
-from warpsac.config import ABUNDANT_ENVS, Config
+from warpsac.config import Config
 from warpsac.episodes import Episode
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.interaction import make_setup
@@ -120,15 +120,18 @@ class Loop(abc.ABC):
     def require_gpu(self) -> None:
         """Say at once that so many environments of a parallel simulator are nothing for a CPU."""
         config = self.config
-        if self.target.parallel and config.env.num_envs >= ABUNDANT_ENVS and runtime.on_cpu():
+        if self.target.expects_gpu(config.env.num_envs) and runtime.on_cpu():
             warp = "warp" if self.target.family == "playground" else None
             needed = ",".join(filter(None, (EXTRAS.get(self.target.family), warp, "cuda")))
-            why = f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: "
+            why = (
+                f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: "
+                f"install 'warpsac[{needed}]', or"
+            )
             if self.resumed:
-                raise UserError(f"{why}install 'warpsac[{needed}]', or resume it where there is one")
+                raise UserError(f"{why} resume it where there is one")
             most = envs.most_envs(config.task) or 8
             raise UserError(
-                f"{why}install 'warpsac[{needed}]', or try it small on the CPU: --env.num-envs {min(8, most)} "
+                f"{why} try it small on the CPU: --env.num-envs {min(8, most)} "
                 f"{self.small} --eval.episodes 4 --eval.num-envs {min(4, most)}"
             )
 

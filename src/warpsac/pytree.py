@@ -1,4 +1,4 @@
-"""Pytrees to named arrays and back, with every shape and dtype checked.
+"""Pytrees to named arrays and back, with every shape and dtype checked; and two of them, chosen by environment.
 
 jax is imported where it is needed: whoever only reads arrays from a checkpoint does without it.
 """
@@ -45,6 +45,20 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
             raise UserError(f"{where}: no array {name}; was it saved with other settings?")
         values.append(_like(leaf, arrays[name], f"{where}: {name}"))
     return jax.tree_util.tree_unflatten(structure, values)
+
+
+def where(mask: Any, yes: Any, no: Any) -> Any:
+    """Of two pytrees with leaves [N, ...], `yes` in the rows of the mask [N] and `no` in the others. Leaves that are
+    not one value per environment are those of `no`."""
+    import jax
+    import jax.numpy as jnp
+
+    def of_each(yes: Any, no: Any) -> Any:
+        if yes.ndim == 0 or yes.shape[0] != mask.shape[0]:
+            return no
+        return jnp.where(mask.reshape((-1,) + (1,) * (yes.ndim - 1)), yes, no)
+
+    return jax.tree.map(of_each, yes, no)
 
 
 def _like(leaf: Any, array: np.ndarray, where: str) -> Any:

@@ -25,7 +25,6 @@ from warpsac.bench.state import RunState, require_as_planned, states_of
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
-from warpsac.config import ABUNDANT_ENVS
 from warpsac.errors import ConfigError, UserError
 from warpsac.files import Held, in_words, lock_file
 from warpsac.plan import Planned, write_plan
@@ -186,7 +185,7 @@ def _say_without_gpu(jobs: Sequence[Job], asked: BenchOptions) -> None:
     many = {
         job.cell.name: job.cell.config.env.num_envs
         for job in jobs
-        if envs.lookup(job.cell.config.task).parallel and job.cell.config.env.num_envs >= ABUNDANT_ENVS
+        if envs.lookup(job.cell.config.task).expects_gpu(job.cell.config.env.num_envs)
     }
     if many and asked.launcher == "local" and not local.find_gpus():
         cells = f"{_counted(len(many), 'cell')} of {min(many.values()):,} environments and more"

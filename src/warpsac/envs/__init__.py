@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from warpsac.config import EnvConfig
+from warpsac.config import ABUNDANT_ENVS, EnvConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
 from warpsac.types import ObsViews, Restart, StepResult
@@ -229,6 +229,10 @@ class Target:
     def parallel(self) -> bool:
         """Whether the simulator is made for hundreds of environments on a GPU."""
         return (self.native or self.torch) and not self.family.startswith("probe")
+
+    def expects_gpu(self, num_envs: int) -> bool:
+        """Whether so many environments are nothing for a CPU."""
+        return self.parallel and num_envs >= ABUNDANT_ENVS
 
 
 def lookup(name: str) -> Target:

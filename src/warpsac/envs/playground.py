@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpsac import pytree
 from warpsac.config import EnvConfig
 from warpsac.envs import Command, EnvSpec, Scene, robots
 from warpsac.envs.drawing import Picture
@@ -134,10 +135,10 @@ class PlaygroundEnvs:
             key = jax.vmap(lambda k: jax.random.split(k)[0])(key)
             anew = _strong(self._vectorized("reset")(key))
             first = (anew.data, anew.obs)
-            simulator = simulator.replace(info=_where(over, anew.info, simulator.info))
-        data, raw_obs = _where(over, first, (simulator.data, simulator.obs))
+            simulator = simulator.replace(info=pytree.where(over, anew.info, simulator.info))
+        data, raw_obs = pytree.where(over, first, (simulator.data, simulator.obs))
         # Bookkeeping that a runaway step has spoiled would spoil every later episode as well.
-        info = jax.tree.map(lambda new, old: _select(faulty, old, new), simulator.info, state.simulator.info)
+        info = pytree.where(faulty, state.simulator.info, simulator.info)
         simulator = simulator.replace(data=data, obs=raw_obs, info=info)
         result = StepResult(
             obs=self._observation(raw_obs),
@@ -283,13 +284,3 @@ def _is_prefix(env: Any) -> bool:
 def _strong(tree: Any) -> Any:
     """Weakly typed numbers, which Playground returns here and there, would make the step compile twice."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)
-
-
-def _select(mask: Array, yes: Array, no: Array) -> Array:
-    if yes.ndim == 0 or yes.shape[0] != mask.shape[0]:
-        return no  # not one value per environment
-    return jnp.where(mask.reshape((-1,) + (1,) * (yes.ndim - 1)), yes, no)
-
-
-def _where(mask: Array, yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: _select(mask, a, b), yes, no)

@@ -111,8 +111,8 @@ def _find_menagerie(task: str, config: EnvConfig) -> None:
     given = config.menagerie or os.environ.get(MENAGERIE_VARIABLE)
     if given:
         folder = Path(given).expanduser()
-        source = "env.menagerie" if config.menagerie else MENAGERIE_VARIABLE
         if not folder.is_dir():
+            source = "env.menagerie" if config.menagerie else MENAGERIE_VARIABLE
             raise UserError(f"{source} = '{given}': no such folder; it must hold a copy of mujoco_menagerie")
         mjx_env.MENAGERIE_PATH = type(mjx_env.MENAGERIE_PATH)(folder)
         return

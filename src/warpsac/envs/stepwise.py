@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from warpsac import pytree
 from warpsac.envs import Command, HostStep, NativeEnv, Scene
-from warpsac.types import Array, Restart, StepResult
+from warpsac.types import Restart, StepResult
 
 
 def on_the_host(result: StepResult) -> HostStep:
@@ -23,17 +23,6 @@ def on_the_host(result: StepResult) -> HostStep:
     return HostStep(result._replace(faulty=None), restart, int(faulty.sum()))
 
 
-def _chosen(over: Array, new: Any, old: Any) -> Any:
-    """New states and observations for the environments whose episode is over."""
-
-    def of_each(new: Array, old: Array) -> Array:
-        if new.ndim == 0 or new.shape[0] != over.shape[0]:
-            return old  # not one value per environment
-        return jnp.where(over.reshape((-1,) + (1,) * (new.ndim - 1)), new, old)
-
-    return jax.tree.map(of_each, new, old)
-
-
 class Stepwise:
     """Every episode begins anew, whatever the environments would return to by themselves: to count one over again
     would say less than it seems to."""
@@ -41,7 +30,7 @@ class Stepwise:
     def __init__(self, env: NativeEnv):
         self.spec = env.spec
         self._env: Any = env
-        self._reset, self._step, self._choose = jax.jit(env.reset), jax.jit(env.step), jax.jit(_chosen)
+        self._reset, self._step, self._choose = jax.jit(env.reset), jax.jit(env.step), jax.jit(pytree.where)
         self._state: Any = None
         self._action: np.ndarray | None = None
         self._key: Any = None
