@@ -21,6 +21,7 @@ from common import as_command, command_line, positive
 from warpsac import sac
 from warpsac.config import LearnerConfig
 from warpsac.interaction import over_seeds
+from warpsac.networks import FORMATS
 from warpsac.profiles import VARIANTS
 from warpsac.types import Array, Batch, ObsViews
 
@@ -79,7 +80,7 @@ def measure(
 def main() -> None:
     parser = command_line(__doc__, as_json="print a list of objects instead of a table")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=list(FORMATS))
     parser.add_argument("--batches", nargs="+", type=positive, default=[2048, 512])
     parser.add_argument("--seeds", type=positive, default=1, help="seeds updated side by side in one program")
     parser.add_argument("--rounds", type=positive, default=3)

@@ -291,7 +291,7 @@ def damaged(path: str, value: Any) -> str:
         ("learner.gamma", "0.9", "learner.gamma = '0.9': must be of type float (in c.json)"),
         ("learner.gamma", True, "learner.gamma = True: must be of type float (in c.json)"),
         ("learner.projection", 1, "learner.projection = 1: must be of type bool (in c.json)"),
-        ("learner.compute", "float64", "learner.compute = 'float64': must be one of float32, bfloat16 (in c.json)"),
+        ("replay.storage", "float64", "replay.storage = 'float64': must be one of float32, float16 (in c.json)"),
         ("learner", 3, "c.json: learner must be an object"),
         ("seeds", 3, "seeds = 3: must be of type tuple (in c.json)"),
         ("seeds", [1, "2"], "seeds = '2': must be of type int (in c.json)"),

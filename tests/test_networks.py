@@ -52,8 +52,8 @@ def inputs(rows: int = 16, offset: float = 0.5) -> tuple[jax.Array, jax.Array]:
     return jnp.asarray(obs, jnp.float32), jnp.asarray(rng.uniform(-1, 1, (rows, ACTION)), jnp.float32)
 
 
-def apply(function: Any, *arguments: Any, dtype: Any = jnp.float32, rows: slice = slice(None)) -> Any:
-    return quick.jit(lambda *given: function(*given, dtype, rows))(*arguments)
+def apply(function: Any, *arguments: Any, compute: str = "float32", rows: slice = slice(None)) -> Any:
+    return quick.jit(lambda *given: function(*given, networks.FORMATS[compute], rows))(*arguments)
 
 
 def close(actual: Any, wanted: Any, rtol: float = 1e-5, atol: float = 1e-5) -> None:
@@ -162,7 +162,7 @@ def test_bfloat16_is_near_float32_and_keeps_statistics_wide() -> None:
     obs, action = inputs(64)
     for running in (None, scrambled(moments, low=0.5)):
         exact, used = apply(networks.critic_apply, critic, obs, action, running)
-        rough, rough_used = apply(networks.critic_apply, critic, obs, action, running, dtype=jnp.bfloat16)
+        rough, rough_used = apply(networks.critic_apply, critic, obs, action, running, compute="bfloat16")
         assert rough.dtype == jnp.float32
         assert {leaf.dtype for leaf in jax.tree.leaves(rough_used)} == {jnp.dtype(jnp.float32)}
         close(rough, exact, rtol=0, atol=0.05)
@@ -206,7 +206,7 @@ def test_network_gradient_is_that_of_difference_quotients(members: int) -> None:
     weight = np.random.default_rng(5).standard_normal((members, 16, ATOMS))
 
     def loss(critic: Network) -> Any:
-        return (networks.critic_apply(critic, obs, action, None, jnp.float32)[0] * weight).mean()
+        return (networks.critic_apply(critic, obs, action, None, networks.FORMATS["float32"])[0] * weight).mean()
 
     gradient = quick.jit(jax.grad(loss))(critic)
     x = np.concatenate([obs, action], axis=1).astype(np.float64)

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import products
 import quick
 from warpsac import normalize, ppo, ppo_losses
 from warpsac.mlp import init_mlp, mlp_apply
+from warpsac.networks import FORMATS
 from warpsac.ppo import Agent, Networks, Rollout, Samples
 from warpsac.ppo_config import PpoConfig
 from warpsac.types import ObsViews
@@ -257,7 +259,7 @@ def test_observation_moments_are_those_of_all_observations() -> None:
 def test_bfloat16_products_leave_parameters_and_sums_in_float32() -> None:
     mlp = init_mlp(np.random.default_rng(0), 5, (32, 16), 2, 1.0)
     x = jnp.asarray(np.random.default_rng(1).normal(size=(64, 5)), jnp.float32)
-    exact, rough = (mlp_apply(mlp, x, jnp.dtype(name)) for name in ("float32", "bfloat16"))
+    exact, rough = (mlp_apply(mlp, x, FORMATS[name]) for name in ("float32", "bfloat16"))
     assert exact.dtype == rough.dtype == jnp.float32
     np.testing.assert_allclose(rough, exact, atol=0.03)
     assert float(jnp.abs(rough - exact).max()) > 0
@@ -267,6 +269,13 @@ def test_bfloat16_products_leave_parameters_and_sums_in_float32() -> None:
     )
     assert {leaf.dtype.name for leaf in jax.tree.leaves(learner)} == {"float32", "int32"}
     assert set(metrics) == set(ppo.METRIC_NAMES)
+
+
+@products.FORMATS
+def test_products_are_as_exact_as_asked(compute: str, precision: str) -> None:
+    agent = Agent(dataclasses.replace(CONFIG, compute=compute), VIEWS, 2)
+    given = ppo.init_learner(agent, 1), normalize.init(6), random_rollout(4, 6), jax.random.key(0)
+    assert products.precisions(lambda *a: ppo.update(agent, *a), *given) == {precision}
 
 
 def test_actor_and_critic_see_their_own_views() -> None:

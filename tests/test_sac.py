@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import products
 import quick
 import slow_learner
 from warpsac import interaction, normalize, sac
@@ -118,6 +119,13 @@ def test_update_is_the_slow_obvious_one(case: str, actor_turn: bool) -> None:
     if not actor_turn:
         for name in ("actor", "actor_moments", "log_alpha", "actor_adam", "alpha_adam"):
             jax.tree.map(np.testing.assert_array_equal, getattr(new, name), getattr(learner, name))
+
+
+@products.FORMATS
+def test_products_are_as_exact_as_asked(compute: str, precision: str) -> None:
+    agent = tiny_agent(compute=compute)
+    given = scrambled(agent), random_batch(agent), jnp.float32(0.7), jax.random.key(3)
+    assert products.precisions(lambda *a: sac.update(agent, *a, True), *given) == {precision}
 
 
 def test_bfloat16_update_is_near_the_float32_one() -> None:
@@ -321,7 +329,7 @@ def values(agent: Agent, learner: Learner, obs: Any, action: Any) -> np.ndarray:
     """E[Q] of each member, [C, B]."""
     logits, _ = critic_apply(
         learner.critic, jnp.asarray(obs, jnp.float32)[:, None], jnp.asarray(action, jnp.float32)[:, None],
-        learner.critic_moments, jnp.float32,
+        learner.critic_moments, agent.number,
     )  # fmt: skip
     return np.asarray(expected_value(logits, value_support(agent.config.atoms, agent.config.value_limit)))
 

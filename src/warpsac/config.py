@@ -95,8 +95,8 @@ class LearnerConfig:
     """Atoms of the value distribution."""
     value_limit: float = 5.0
     """The value support reaches from -limit to limit."""
-    compute: Literal["float32", "bfloat16"] = "float32"
-    """Number format of matrix products and activations; parameters stay float32."""
+    compute: Literal["float32", "float32-exact", "bfloat16"] = "float32"
+    """Number format of matrix products and activations; on GPUs float32 means TF32 products, float32-exact not."""
     gamma: float = 0.99
     """Discount of one step."""
     learning_rate: float = 3e-4

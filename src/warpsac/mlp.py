@@ -6,13 +6,13 @@ names, with float32 sums; biases and ELU are float32.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.networks import orthogonal
+from warpsac.networks import Format, orthogonal
 from warpsac.types import Array
 
 HIDDEN_GAIN = 2**0.5
@@ -33,12 +33,13 @@ def init_mlp(rng: np.random.Generator, inputs: int, hidden: tuple[int, ...], out
     )
 
 
-def mlp_apply(mlp: Mlp, x: Array, dtype: Any) -> Array:
+def mlp_apply(mlp: Mlp, x: Array, number: Format) -> Array:
     """float32 [rows, outputs] for inputs [rows, inputs]."""
     for kernel, bias in zip(mlp.kernels[:-1], mlp.biases[:-1]):
-        x = jax.nn.elu(_linear(kernel, bias, x, dtype))
-    return _linear(mlp.kernels[-1], mlp.biases[-1], x, dtype)
+        x = jax.nn.elu(_linear(kernel, bias, x, number))
+    return _linear(mlp.kernels[-1], mlp.biases[-1], x, number)
 
 
-def _linear(kernel: Array, bias: Array, x: Array, dtype: Any) -> Array:
-    return jnp.matmul(x.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32) + bias
+def _linear(kernel: Array, bias: Array, x: Array, number: Format) -> Array:
+    x, kernel = x.astype(number.dtype), kernel.astype(number.dtype)
+    return jnp.matmul(x, kernel, precision=number.precision, preferred_element_type=jnp.float32) + bias

@@ -28,6 +28,20 @@ PROJECTION_EPS = 1e-8
 LOG_STD_RANGE = (-10.0, 2.0)
 
 
+class Format(NamedTuple):
+    """The number format of matrix products and of the activations between them."""
+
+    dtype: Any
+    precision: jax.lax.Precision  # of float32 products: by default an NVIDIA GPU rounds their factors to TF32
+
+
+FORMATS = {
+    "float32": Format(jnp.float32, jax.lax.Precision.DEFAULT),
+    "float32-exact": Format(jnp.float32, jax.lax.Precision.HIGHEST),
+    "bfloat16": Format(jnp.bfloat16, jax.lax.Precision.DEFAULT),
+}
+
+
 class Affine(NamedTuple):
     scale: Array
     bias: Array
@@ -233,39 +247,40 @@ def rms_norm(x: Array, scale: Array) -> Array:
     return y.astype(x.dtype)
 
 
-def _linear(kernel: Array, x: Array) -> Array:
-    """[in, out] and [in, rows] -> [out, rows], in the number format of x."""
-    return jax.lax.dot_general(kernel.astype(x.dtype), x, (((0,), (0,)), ((), ())))
+def _linear(kernel: Array, x: Array, number: Format) -> Array:
+    """[in, out] and [in, rows] -> [out, rows]."""
+    return jax.lax.dot_general(kernel.astype(number.dtype), x, (((0,), (0,)), ((), ())), precision=number.precision)
 
 
-def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, dtype: Any) -> tuple[Array, TrunkMoments]:
+def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, number: Format) -> tuple[Array, TrunkMoments]:
     """Features [width, rows] before the RMSNorm for inputs [rows, inputs], and the moments used."""
     y, moments_in = batch_norm(x.astype(jnp.float32).T, trunk.norm_in, running and running.norm_in)
-    h = _linear(trunk.w_in, y.astype(dtype))
+    h = _linear(trunk.w_in, y.astype(number.dtype), number)
     pairs = []
     for i, block in enumerate(trunk.blocks):
         before = running.blocks[i] if running else (None, None)
-        y, moments1 = batch_norm(_linear(block.w1, h), block.norm1, before[0], relu=True)
-        y, moments2 = batch_norm(_linear(block.w2, y), block.norm2, before[1], relu=True)
+        y, moments1 = batch_norm(_linear(block.w1, h, number), block.norm1, before[0], relu=True)
+        y, moments2 = batch_norm(_linear(block.w2, y, number), block.norm2, before[1], relu=True)
         h = h + y
         pairs.append((moments1, moments2))
     return h, TrunkMoments(moments_in, tuple(pairs))
 
 
-def head_apply(network: Network, features: Array) -> Array:
+def head_apply(network: Network, features: Array, number: Format) -> Array:
     """RMSNorm and head, [width, rows] -> [rows, outputs], in float32 from the product on."""
     y = rms_norm(features, network.trunk.rms)
-    kernel = network.head_w.astype(y.dtype)
-    product = jax.lax.dot_general(y, kernel, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    kernel = network.head_w.astype(number.dtype)
+    dimensions = (((0,), (0,)), ((), ()))
+    product = jax.lax.dot_general(y, kernel, dimensions, precision=number.precision, preferred_element_type=jnp.float32)
     return product + network.head_b
 
 
 def actor_apply(
-    actor: Network, obs: Array, running: TrunkMoments | None, dtype: Any, rows: slice = slice(None)
+    actor: Network, obs: Array, running: TrunkMoments | None, number: Format, rows: slice = slice(None)
 ) -> tuple[Array, Array, TrunkMoments]:
     """Mean and log-std of the Gaussian before tanh, for the given rows of the batch."""
-    features, moments = trunk_apply(actor.trunk, obs, running, dtype)
-    mean, raw = jnp.split(head_apply(actor, features[:, rows]), 2, axis=-1)
+    features, moments = trunk_apply(actor.trunk, obs, running, number)
+    mean, raw = jnp.split(head_apply(actor, features[:, rows], number), 2, axis=-1)
     low, high = LOG_STD_RANGE
     return mean, low + (high - low) * (1 + jnp.tanh(raw)) / 2, moments
 
@@ -275,15 +290,15 @@ def critic_apply(
     obs: Array,
     action: Array,
     running: TrunkMoments | None,
-    dtype: Any,
+    number: Format,
     rows: slice = slice(None),
 ) -> tuple[Array, TrunkMoments]:
     """Logits [C, rows, atoms] of all members for the given rows of the batch."""
     x = jnp.concatenate([obs, action], axis=-1)
 
     def member(network: Network, stats: TrunkMoments | None) -> tuple[Array, TrunkMoments]:
-        features, moments = trunk_apply(network.trunk, x, stats, dtype)
-        return head_apply(network, features[:, rows]), moments
+        features, moments = trunk_apply(network.trunk, x, stats, number)
+        return head_apply(network, features[:, rows], number), moments
 
     return jax.vmap(member)(critic, running)
 

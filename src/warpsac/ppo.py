@@ -26,6 +26,7 @@ import optax
 
 from warpsac import normalize
 from warpsac.mlp import Mlp, init_mlp, mlp_apply
+from warpsac.networks import FORMATS, Format
 from warpsac.normalize import ObsMoments, RewardScale
 from warpsac.ppo_config import PpoConfig
 from warpsac.ppo_losses import (
@@ -72,8 +73,8 @@ class Agent:
     action_dim: int
 
     @property
-    def dtype(self) -> Any:
-        return jnp.dtype(self.config.compute)
+    def number(self) -> Format:
+        return FORMATS[self.config.compute]
 
 
 class Policy(NamedTuple):
@@ -157,7 +158,7 @@ def _normalized(moments: ObsMoments, obs: Array) -> Array:
 def mean_action(agent: Agent, policy: Policy, obs: Array) -> Array:
     """The Gaussian's own mean [N, A] for observations [N, D] or the actor's part of them."""
     moments = ObsMoments(agent.views.actor(policy.obs.mean), agent.views.actor(policy.obs.var), policy.obs.count)
-    return mlp_apply(policy.actor, _normalized(moments, agent.views.actor(obs)), agent.dtype)
+    return mlp_apply(policy.actor, _normalized(moments, agent.views.actor(obs)), agent.number)
 
 
 def draw_action(agent: Agent, policy: Policy, obs: Array, key: Array) -> Array:
@@ -184,7 +185,7 @@ def value(agent: Agent, learner: Learner, obs: Array) -> Array:
 
 
 def _values(agent: Agent, critic: Mlp, normalized_obs: Array) -> Array:
-    return mlp_apply(critic, agent.views.critic(normalized_obs), agent.dtype)[..., 0]
+    return mlp_apply(critic, agent.views.critic(normalized_obs), agent.number)[..., 0]
 
 
 # --- learning
@@ -220,7 +221,7 @@ def observe_rewards(agent: Agent, scale: RewardScale, rollout: Rollout) -> tuple
 def make_samples(agent: Agent, learner: Learner, rollout: Rollout, reward_scale: Array) -> Samples:
     """Values, advantages and targets of all steps, with the networks as they were while collecting."""
     config, networks = agent.config, learner.networks
-    obs = _normalized(learner.obs, rollout.obs).astype(agent.dtype)
+    obs = _normalized(learner.obs, rollout.obs).astype(agent.number.dtype)
     values = _values(agent, networks.critic, obs)
     final_values = value(agent, learner, rollout.final_obs)
     following = jnp.concatenate([values[1:], value(agent, learner, rollout.last_obs)[None]])
@@ -234,7 +235,7 @@ def make_samples(agent: Agent, learner: Learner, rollout: Rollout, reward_scale:
         config.gamma,
         config.gae_lambda,
     )
-    mean = mlp_apply(networks.actor, agent.views.actor(obs), agent.dtype)
+    mean = mlp_apply(networks.actor, agent.views.actor(obs), agent.number)
     samples = Samples(
         obs=obs,
         action=rollout.action,
@@ -251,7 +252,7 @@ def make_samples(agent: Agent, learner: Learner, rollout: Rollout, reward_scale:
 def loss(agent: Agent, networks: Networks, old_log_std: Array, batch: Samples) -> tuple[Array, dict[str, Array]]:
     """The objective of one minibatch and its parts."""
     config, counts = agent.config, batch.counts
-    mean = mlp_apply(networks.actor, agent.views.actor(batch.obs), agent.dtype)
+    mean = mlp_apply(networks.actor, agent.views.actor(batch.obs), agent.number)
     ratio = jnp.exp(log_density(mean, networks.log_std, batch.action) - batch.log_prob)
     advantage = standardized(batch.advantage, counts)
     actor_loss = mean_of(clipped_objective(ratio, advantage, config.clip), counts)

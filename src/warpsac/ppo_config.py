@@ -42,8 +42,8 @@ class PpoConfig:
     """Longer gradients are scaled down to this."""
     normalize_rewards: bool = True
     """Scale rewards by the spread of discounted returns; off: learn from raw rewards."""
-    compute: Literal["float32", "bfloat16"] = "float32"
-    """Number format of matrix products; parameters and sums stay float32."""
+    compute: Literal["float32", "float32-exact", "bfloat16"] = "float32"
+    """Number format of matrix products; on GPUs float32 means TF32, float32-exact does not."""
 
 
 def small(steps: int, minibatches: int) -> PpoConfig:

@@ -26,6 +26,8 @@ import optax
 from warpsac import losses
 from warpsac.config import LearnerConfig
 from warpsac.networks import (
+    FORMATS,
+    Format,
     Network,
     TrunkMoments,
     actor_apply,
@@ -56,8 +58,8 @@ class Agent:
         return self.config.gamma**self.n_step
 
     @property
-    def dtype(self) -> Any:
-        return jnp.dtype(self.config.compute)
+    def number(self) -> Format:
+        return FORMATS[self.config.compute]
 
     @property
     def entropy_target(self) -> float:
@@ -170,7 +172,7 @@ def explore(agent: Agent, policy: Policy, state: Exploration, obs: Array, key: A
     renew = state.remaining == 0
     noise = jnp.where(renew, fresh, state.noise)
     remaining = jnp.where(renew, length, state.remaining) - 1
-    mean, log_std, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.dtype)
+    mean, log_std, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.number)
     return jnp.tanh(mean + jnp.exp(log_std) * noise), Exploration(noise, remaining)
 
 
@@ -181,7 +183,7 @@ def random_action(agent: Agent, num_envs: int, key: Array) -> Array:
 
 def best_action(agent: Agent, policy: Policy, obs: Array) -> Array:
     """tanh(mean): evaluation and deployment."""
-    mean, _, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.dtype)
+    mean, _, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.number)
     return jnp.tanh(mean)
 
 
@@ -224,9 +226,9 @@ def _update_actor(
     alpha = jnp.exp(learner.log_alpha)
 
     def loss(actor: Network) -> tuple[Array, Any]:
-        mean, log_std, moments = actor_apply(actor, both, None, agent.dtype, rows)
+        mean, log_std, moments = actor_apply(actor, both, None, agent.number, rows)
         action, log_prob = losses.squashed_gaussian(mean, log_std, noise)
-        logits, _ = critic_apply(learner.critic, views.critic(batch.obs), action, learner.critic_moments, agent.dtype)
+        logits, _ = critic_apply(learner.critic, views.critic(batch.obs), action, learner.critic_moments, agent.number)
         values = losses.expected_value(logits, support)
         return losses.actor_objective(log_prob, alpha, values), (log_prob, action, moments)
 
@@ -258,12 +260,12 @@ def _update_critic(
     config, views = agent.config, agent.views
     support = losses.value_support(config.atoms, config.value_limit)
     size = batch.obs.shape[0]
-    mean, log_std, _ = actor_apply(learner.actor, views.actor(batch.next_obs), learner.actor_moments, agent.dtype)
+    mean, log_std, _ = actor_apply(learner.actor, views.actor(batch.next_obs), learner.actor_moments, agent.number)
     next_action, log_prob = losses.squashed_gaussian(mean, log_std, noise)
     obs = jnp.concatenate([views.critic(batch.obs), views.critic(batch.next_obs)])
     action = jnp.concatenate([batch.action, next_action])
 
-    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.dtype, slice(size, None))
+    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None))
     target = losses.target_distribution(
         losses.pessimistic_distribution(target_logits, support),
         reward_scale * batch.reward,
@@ -274,7 +276,7 @@ def _update_critic(
     )
 
     def loss(critic: Network) -> tuple[Array, TrunkMoments]:
-        logits, moments = critic_apply(critic, obs, action, None, agent.dtype, slice(0, size))
+        logits, moments = critic_apply(critic, obs, action, None, agent.number, slice(0, size))
         return losses.cross_entropy(logits, target), moments
 
     (value, moments), gradient = jax.value_and_grad(loss, has_aux=True)(learner.critic)

@@ -29,6 +29,9 @@ ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spac
 PACKAGES = ["mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "unitree_rl_mjlab"]
 # Packages with tasks of their own that MJLab does not find by itself: distribution -> module that registers them.
 TASK_PACKAGES = {"unitree_rl_mjlab": "src.tasks"}
+# A step is a thousand small operations that the host can hardly launch as fast as a GPU runs them: each is quicker
+# without autograd's records. Tensors made so may not be changed elsewhere, so all that changes them is marked.
+_INFERENCE = torch.inference_mode()
 
 
 class MjlabSimulator:
@@ -74,18 +77,22 @@ class MjlabSimulator:
             versions=installed_versions(PACKAGES),
         )
 
+    @_INFERENCE
     def reset(self, seed: int) -> Tensor:
         with _without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
+    @_INFERENCE
     def stagger(self) -> None:
         counter = self._env.episode_length_buf
         counter[:] = torch.randint_like(counter, int(self._env.max_episode_length))
 
+    @_INFERENCE
     def step(self, action: Tensor) -> Moved:
         obs, reward, terminated, truncated, _ = self._env.step(action)
         return Moved(self._observation(obs), reward, terminated, truncated)
 
+    @_INFERENCE
     def restart(self, envs: Tensor) -> Tensor:
         if not self.resets_itself:
             return self._observation(self._env.reset(env_ids=envs)[0])
@@ -116,6 +123,7 @@ class MjlabSimulator:
         mujoco.mj_forward(model, self._drawn)
         return Scene(model, self._drawn)
 
+    @_INFERENCE
     def deployment(self) -> Deployment | None:
         """The robot, and its scene where the contract is enough to let it walk there; nothing can be done after."""
         self._env.common_step_counter = 1  # from the first step on a curriculum sets the range of commands

@@ -154,9 +154,8 @@ def exact_actions(policy: LoadedPolicy, obs: np.ndarray) -> np.ndarray:
     """The policy's actions in [-1, 1], in float32 whatever it was trained in, with full products on a GPU too."""
     learner: Any = learner_of(policy.agent)
     agent: Any = policy.agent
-    agent = dataclasses.replace(agent, config=dataclasses.replace(agent.config, compute="float32"))
-    with jax.default_matmul_precision("highest"):
-        return np.asarray(jax.jit(lambda rows: learner.best_action(agent, policy.policy, rows))(obs), np.float64)
+    agent = dataclasses.replace(agent, config=dataclasses.replace(agent.config, compute="float32-exact"))
+    return np.asarray(jax.jit(lambda rows: learner.best_action(agent, policy.policy, rows))(obs), np.float64)
 
 
 def actor_of(policy: LoadedPolicy) -> network.Folded | ppo.ActorLayers:
