@@ -180,6 +180,8 @@ def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (policy.card["task"], policy.card["obs_size"]) == ("probe-point", 4)
     assert (policy.card["run"]["step"], policy.card["run"]["seed"], policy.card["run"]["name"]) == (90, 1, run.name)
     assert policy.card["run"]["evaluation_return"] is not None
+    assert policy.card["run"]["resumes"] == 0
+    assert policy.card["run"]["env"] == {"num_envs": 3, "pushes": False, "randomize": False, "action_limit": None}
     assert policy.card["observation"] == []  # nameless numbers
     for obs in np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32):
         np.testing.assert_allclose(policy(obs), loaded(obs), atol=1e-5)  # both in the task's range of -2 to 2
@@ -374,6 +376,8 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
         walker.robot(),
         joints=tuple(f"joint{i}" for i in range(29)),
         default_pose=numbers, action_scale=numbers, stiffness=numbers, damping=numbers,
+        target_low=(-1.0,) * 29, target_high=(2.0,) * 29, joint_low=(-1.5,) * 29, joint_high=(2.5,) * 29,
+        prefix="robot/", sensors="current",
         observation=walker.UNITREE_G1_FLAT.observation,
         gait=walker.UNITREE_G1_FLAT.gait,
     )  # fmt: skip
@@ -387,7 +391,15 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
     assert text["observations"]["gait_phase"]["params"] == {
         "period": 0.6, "start": [0.0], "order": "sin_cos", "standing": "zero", "standing_below": 0.1,
     }  # fmt: skip
+    assert text["observations"]["base_ang_vel"]["params"] == {"source": "imu_ang_vel"}
     assert sum(len(term["scale"]) for term in text["observations"].values()) == 98
+    assert text["actions"]["JointPositionAction"]["clip"] == [[-1.0, 2.0]] * 29  # of scaled and shifted actions
+    assert text["warpsac"]["joint_range"] == [[-1.5, 2.5]] * 29
+    assert (text["warpsac"]["prefix"], text["warpsac"]["sensors"]) == ("robot/", "current")
+    free = dataclasses.replace(robot, target_low=(), target_high=(), joint_low=(), joint_high=())
+    text = yaml.safe_load(deploy.deploy_yaml(card, free))
+    assert text["actions"]["JointPositionAction"]["clip"] is None
+    assert "joint_range" not in text["warpsac"]
 
 
 def test_terms_of_the_tasks_own_in_the_description() -> None:
@@ -439,6 +451,9 @@ def test_the_contract_observes_what_the_task_observes(
     assert entry is not None
     assert (robot.observation_size, len(robot.joints)) == (entry.actor_obs_dim, entry.action_dim)
     assert contract.from_plain(contract.to_plain(robot), task) == robot
+    # Their motors take the angles that the joints have.
+    assert (robot.target_low, robot.target_high) == (robot.joint_low, robot.joint_high)
+    assert len(robot.joint_low) == len(robot.joints)
 
     env = playground_tasks.load(task, EnvConfig(), "jax").unwrapped
     env._config.noise_config.level = 0.0

@@ -115,6 +115,8 @@ def test_the_g1_by_its_model_and_its_settings(g1: Deployment) -> None:
         assert robot.stiffness[place] == pytest.approx(actuator.gainprm[0], rel=1e-5)
         assert robot.damping[place] == pytest.approx(-actuator.biasprm[2], rel=1e-5)
         assert robot.effort_limit[place] == actuator.forcerange[1]
+        assert (robot.joint_low[place], robot.joint_high[place]) == pytest.approx(model.joint(f"robot/{name}").range)
+    assert robot.target_low == ()  # MJLab's motors take any target
     assert (robot.stiffness[0], robot.damping[0], robot.effort_limit[3]) == (40.17924, 2.55789, 139.0)
     assert (robot.command_low, robot.command_high) == ((-1.0, -1.0, -0.5), (1.0, 1.0, 0.5))
     assert robot.observation == (
@@ -159,7 +161,10 @@ def test_an_arm_has_joints_that_are_not_driven() -> None:
     assert [(term.name, term.size) for term in robot.observation] == [
         ("joint_pos", 8), ("joint_vel", 8), ("ee_to_cube", 3), ("cube_to_goal", 3), ("last_action", 7),
     ]  # fmt: skip
-    assert robot.observation[0].source == ", ".join([*driven, "right_finger"])
+    joints = robot.observation[0].source.split(", ")
+    assert [one.split(" minus ")[0] for one in joints] == [*driven, "right_finger"]
+    assert joints[6:] == ["left_finger minus 0.01875", "right_finger minus -0.01875"]
+    assert robot.observation[2].source == "object_name cube, asset_cfg robot (grasp_site)"
     assert robot.observation[2].function == "mjlab.tasks.manipulation.mdp.observations.ee_to_object_distance"
     assert robot.obstacle == "it follows no commanded velocity"
 

@@ -194,6 +194,7 @@ def test_what_cannot_be_filmed(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UserError, match=r"its render.* gives no RGB image"):
         play.record(policy, "Drawn-v0", tmp_path / "a.mp4", 5, 0)
     monkeypatch.setattr(play, "find_gl", lambda: None)
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
     with pytest.raises(UserError, match=r"no way to draw here: .*libegl1"):
         play.record(policy, "Hopper-v4", tmp_path / "a.mp4", 5, 0)
     assert list(tmp_path.iterdir()) == []

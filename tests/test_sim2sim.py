@@ -23,6 +23,7 @@ import mujoco
 import walker
 from warpsac import cli, contract, envs, video
 from warpsac.contract import Gait, Robot, Term
+from warpsac.envs import robots
 from warpsac.envs.robots import Sensing
 from warpsac.errors import UserError
 from warpsac.sim2sim import stage
@@ -31,6 +32,11 @@ from warpsac.sim2sim.robot import Simulated, load_scene
 from warpsac.sim2sim.walk import walk
 
 pytestmark = pytest.mark.mujoco
+
+POSITION_WITHIN = (
+    '<position joint="left_joint" kp="6" kv="0.2" ctrlrange="-0.3 0.4"/>'
+    '<position joint="right_joint" kp="5" ctrlrange="-0.1 0.2"/>'
+)
 
 
 def card(robot: Robot | None, **changes: Any) -> dict[str, Any]:
@@ -64,6 +70,16 @@ def test_the_contract_is_read_off_the_model() -> None:
     assert robot.action_scale == (0.5, 0.25)
     assert robot.observation_size == 22
     assert walker.robot(actuators=walker.OTHER_ORDER) == robot
+    assert robot.joint_low == robot.target_high == ()
+    limited = POSITION_WITHIN
+    assert walker.robot(actuators=limited).target_low == (-0.3, -0.1)
+    assert walker.robot(actuators=limited).target_high == (0.4, 0.2)
+    assert walker.robot(actuators=limited.replace(' ctrlrange="-0.1 0.2"', "")).target_low == ()
+    spec = mujoco.MjSpec.from_string(walker.scene())
+    for name, span in (("left_joint", (-1.0, 0.5)), ("right_joint", (-0.5, 2.0))):
+        spec.joint(name).range = np.rad2deg(span)  # the scene's angles are in degrees
+    _, gains = robots.motors_of(spec.compile())
+    np.testing.assert_allclose(gains.joint_range, [[-1.0, -0.5], [0.5, 2.0]])
     with pytest.raises(UserError, match="not one for each joint"):
         walker.robot(actuators='<position joint="left_joint"/>')
     with pytest.raises(UserError, match="do not drive joints towards target angles"):
@@ -92,6 +108,8 @@ def test_a_contract_survives_json() -> None:
         ({"observation": [{"name": "last_action", "size": 2, "scale": [1, 2, 3]}]}, r"3 scales for 2 numbers"),
         ({"observation": [{"name": "last_action", "size": 2, "clip": [1]}]}, r"a clip that is no pair"),
         ({"effort_limit": [1]}, r"robot\.effort_limit: must have 2 numbers, or none"),
+        ({"target_low": [1]}, r"robot\.target_low: must have 2 numbers, or none"),
+        ({"joint_low": [-1, -1], "joint_high": [1]}, r"robot\.joint_high: must be as long as joint_low"),
         ({"command_low": [], "command_high": []}, r"robot\.command_low: must have 3 numbers, as the policy observes"),
         ({"command_high": [1.0]}, r"robot\.command_high: must be as long as command_low"),
         ({"sensors": "broken"}, r"robot\.sensors = 'broken': must be one of lagging, current"),
@@ -237,6 +255,70 @@ def test_motors_give_no_more_than_they_can() -> None:
     world.reset()
     world.step(np.array([3.0, -3.0]), np.zeros(3))
     np.testing.assert_allclose(world.data.ctrl, [0.1, -0.1])  # the first has a gear of 2
+
+
+def test_targets_are_clipped_as_in_training() -> None:
+    """Plain motors are given the torque towards the clipped target; MuJoCo's position actuators clip by themselves."""
+    robot = dataclasses.replace(walker.robot(), target_low=(-0.3, -0.1), target_high=(0.4, 0.2))
+    torque, position = simulated(robot, walker.TORQUE), simulated(robot, POSITION_WITHIN)
+    for world in (torque, position):
+        world.reset()
+        for _ in range(100):
+            world.step(np.array([2.0, -2.0]), np.zeros(3))  # towards 1.1 and -0.7
+    towards = np.array([6, 5]) * ([0.4, -0.1] - torque.data.qpos[7:])
+    np.testing.assert_allclose(torque.data.ctrl, towards / [2, 1], atol=1e-3)  # the first has a gear of 2
+    np.testing.assert_allclose(torque.data.qpos[7:], position.data.qpos[7:], atol=1e-3)
+
+
+def test_power_is_that_of_the_contracts_torque() -> None:
+    """The damping that the scene's joints bring is the motors' on a robot."""
+    for actuators in (walker.POSITION, walker.TORQUE):
+        world = simulated(actuators=actuators)
+        world.reset()
+        target, angle, velocity = np.array([0.3, 0.1]), np.array([0.4, -0.1]), np.array([1.5, -2.0])
+        world.data.qpos[7:], world.data.qvel[6:] = angle, velocity
+        world._drive(target)
+        mujoco.mj_forward(world.model, world.data)
+        torque = np.array([6.0, 5.0]) * (target - angle) - np.array([0.5, 0.3]) * velocity
+        assert world.power == pytest.approx(np.abs(torque * velocity).sum(), rel=1e-9)
+
+
+def test_a_scene_with_other_motors_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strong = dataclasses.replace(walker.robot(), effort_limit=(4.0, 3.0))
+    assert simulated().differences == simulated(actuators=walker.TORQUE).differences == ()
+    assert simulated(strong, walker.TORQUE).differences == ()
+    other = walker.POSITION.replace('kp="5"', 'kp="500"')
+    assert simulated(actuators=other).differences == (
+        "stiffness of 1 joints is not the policy's: right_joint has 500 instead of 5",
+    )
+    weak = walker.TORQUE.replace('gear="2"', 'gear="2" ctrlrange="-1.5 1.5"')
+    assert simulated(strong, weak).differences == (
+        "1 motors are weaker than the policy's: left_joint gives 3 N m instead of 4",
+    )
+    path, scene = write(tmp_path), tmp_path / "other.xml"
+    scene.write_text(walker.scene(other))
+    assert cli.main(["sim2sim", str(path), "--seconds", "0.5", "--scene", str(scene)]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"warning: {scene}: stiffness of 1 joints is not the policy's: right_joint has 500 instead of 5\n"
+    assert "velocities: not judged, as it never walked for more than 1 s after a start" in out
+
+
+def test_without_mujoco_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path)
+    monkeypatch.setitem(sys.modules, "mujoco", None)  # type: ignore[arg-type]
+    for words in ([], ["--video", str(tmp_path / "a.mp4")]):
+        assert cli.main(["sim2sim", str(path), *words]) == 2
+        assert capsys.readouterr().err == "warpsac: needs mujoco: pip install 'warpsac[mujoco,export]'\n"
+
+
+@pytest.mark.parametrize("name", ["nonsense", "glfw"])
+def test_a_way_to_draw_that_does_not_work_here(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUJOCO_GL", name)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert video.find_gl() is None
+    assert video.no_gl().startswith(f"MUJOCO_GL = {name}: MuJoCo cannot draw so here; unset it")
 
 
 def test_the_scene_must_have_the_robot(tmp_path: Path) -> None:
@@ -445,6 +527,8 @@ def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     nowhere = walker.write_policy(tmp_path / "nowhere", card(standing), weight, [0, 0])
     before = walker.write_policy(tmp_path / "before", card(told), weight, [0, 0])
     narrow = walker.write_policy(tmp_path / "narrow", card(walker.robot()), weight[:20], [0, 0])
+    nameless = walker.write_policy(tmp_path / "nameless", {"format": 1}, weight, [0, 0])
+    third = walker.write_policy(tmp_path / "third", card(walker.robot()), np.zeros((22, 3)), [0, 0, 0])
     text = tmp_path / "text.onnx"
     text.write_text("not a model")
     good = write(tmp_path / "good")
@@ -455,7 +539,9 @@ def test_what_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ([plain], "carries no description of its robot"),
         ([broken], "its description cannot be read"),
         ([later], "has format 2; this version of warpsac reads 1"),
-        ([nobody], "carries no description of a robot: Walker has none, or its model was missing when the policy"),
+        ([nobody], "carries no description of a robot: Walker has none, or it was exported with --without-robot"),
+        ([nameless], "its description names no task"),
+        ([third], "the policy gives 3 numbers, its description names 2"),
         ([smelling], "in plain MuJoCo: it observes smell, which only the task's own code computes"),
         ([nowhere], "in plain MuJoCo: it follows no commanded velocity"),
         ([before], "in plain MuJoCo: it observes a history of last_action"),

@@ -7,6 +7,7 @@ import sys
 import types
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +141,16 @@ def test_a_missing_simulator_names_the_extra(
         envs.make(name, 1)
     line = f"needs the {extra} simulator ({module} is missing): pip install 'warpsac[{extra}]'"
     assert str(told.value) == f"{name}: {line}"
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="torch is here")
+@pytest.mark.parametrize(("name", "extra"), [("Mjlab-Velocity-Flat-Unitree-G1", "mjlab"), ("PullCube-v1", "maniskill")])
+def test_training_without_torch_names_the_extra(
+    name: str, extra: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--env.num-envs", "1", "--eval.num-envs", "1", "--out", str(tmp_path)]
+    for algo in ("sac", "ppo"):
+        assert main(["train", name, "--algo", algo, *words]) == 2
+        line = f"needs the {extra} simulator (torch is missing): pip install 'warpsac[{extra}]'"
+        assert capsys.readouterr().err == f"warpsac: {name}: {line}\n"
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,7 @@ step, every 1 / control_hz seconds:
     obs     = the terms of `observation`, side by side in their order
     action  = policy(obs)                                      in the simulator's own range
     target  = default_pose + action_scale * action             joint angles, in the order of `joints`
+    target  = clip(target, target_low, target_high)            where the contract has these
     torque  = stiffness * (target - angle) - damping * velocity
 
 What is computed from the robot's own memory, the gait's angle and the last action, may lag behind by whole
@@ -57,7 +58,9 @@ class Term:
     """In the simulator: the sensor or body that a velocity is of, the site or body whose frame gravity is seen in;
     of a task's own term, what it is told to look at."""
     delay: int = 0
-    """Control steps that the value lags behind, of what the robot remembers (gait_phase, last_action)."""
+    """Control steps that the value lags behind, of what the robot remembers. With none, last_action is the action of
+    the control step before, and gait_phase has advanced once since. Before the start actions are zero, and the gait
+    is at its start."""
     scale: float | tuple[float, ...] = 1.0
     """One for all numbers, or one for each of a control step."""
     clip: tuple[float, ...] | None = None
@@ -97,6 +100,7 @@ class Robot:
     action_scale: tuple[float, ...]
     stiffness: tuple[float, ...]
     damping: tuple[float, ...]
+    """Of motor and joint together, as a motor has to give it; in the scene the joints bring their part."""
     control_hz: float
     command_low: tuple[float, ...]
     """Least and greatest command that the policy was trained with: ahead, to the left, turning left. Empty where
@@ -108,6 +112,12 @@ class Robot:
     """What the scene puts before each of the robot's names."""
     scene: str | None = None
     """The scene as a MuJoCo model, relative to the policy's file."""
+    target_low: tuple[float, ...] = ()
+    """Least and greatest target angle that the simulator's motors take, rad; empty where they take all."""
+    target_high: tuple[float, ...] = ()
+    joint_low: tuple[float, ...] = ()
+    """Least and greatest angle of each joint, rad; empty where some have no limit."""
+    joint_high: tuple[float, ...] = ()
     effort_limit: tuple[float, ...] = ()
     """Greatest torque of each motor, N m; empty where the simulator does not limit all of them."""
     sensors: Literal["lagging", "current"] = "lagging"
@@ -118,7 +128,11 @@ class Robot:
         count = len(self.joints)
         for name in ("default_pose", "action_scale", "stiffness", "damping"):
             _require(len(getattr(self, name)) == count, name, f"must have {count} numbers, one for each joint")
-        _require(len(self.effort_limit) in (0, count), "effort_limit", f"must have {count} numbers, or none")
+        for name in ("effort_limit", "target_low", "joint_low"):
+            _require(len(getattr(self, name)) in (0, count), name, f"must have {count} numbers, or none")
+        for name in ("target", "joint"):
+            low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
+            _require(len(low) == len(high), f"{name}_high", f"must be as long as {name}_low")
         _require(len(self.command_low) in (0, 3), "command_low", "must have 3 numbers, or none")
         _require(len(self.command_high) == len(self.command_low), "command_high", "must be as long as command_low")
         _require(count > 0, "joints", "must name at least one")

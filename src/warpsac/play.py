@@ -15,7 +15,7 @@ from warpsac import envs, viewer
 from warpsac.config import EnvConfig
 from warpsac.errors import UserError
 from warpsac.policy import LoadedPolicy, require_fit
-from warpsac.video import NO_GL, find_gl, writer
+from warpsac.video import find_gl, no_gl, writer
 from warpsac.viewer.painter import image_of
 
 TELL_SECONDS = 10.0  # between two lines on how far a video is
@@ -102,5 +102,5 @@ def _drawable(task: str, config: EnvConfig | None) -> envs.HostEnv:
         if gl is not None:
             os.environ["MUJOCO_GL"] = gl
         elif envs.lookup(task).family in envs.MUJOCO_FAMILIES:
-            raise UserError(NO_GL)
+            raise UserError(no_gl())
     return envs.make(task, 1, config, render=True)

@@ -54,10 +54,7 @@ class TorchLoop(HostLoop):
         return self.envs.spec
 
     def _make_set(self, seed: int) -> TorchEnvs:
-        from warpsac.envs.torch_base import seed_generators
-
-        seed_generators(seed)
-        made = envs.make_torch(self.config.task, self.config.env.num_envs, self.config.env)
+        made = envs.make_torch(self.config.task, self.config.env.num_envs, self.config.env, seed)
         self._to_close.callback(made.close)
         return made
 

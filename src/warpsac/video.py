@@ -14,11 +14,11 @@ from typing import Any
 from warpsac.errors import UserError
 from warpsac.files import in_words
 
-NO_GL = (
-    "no way to draw here: on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` "
-    "gives MuJoCo software rendering"
+_REMEDY = "on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` gives MuJoCo software rendering"
+_TRY_GL = (
+    "import mujoco as m; c = m.GLContext(64, 64); c.make_current(); "
+    "m.MjrContext(m.MjModel.from_xml_string('<mujoco/>'), m.mjtFontScale.mjFONTSCALE_100); c.free()"
 )
-_TRY_GL = "import mujoco; c = mujoco.GLContext(64, 64); c.make_current(); c.free()"
 
 
 def find_gl() -> str | None:
@@ -40,6 +40,14 @@ def find_gl() -> str | None:
         if done.returncode == 0:
             return name
     return None
+
+
+def no_gl() -> str:
+    """A line for where `find_gl` finds nothing."""
+    chosen = os.environ.get("MUJOCO_GL")
+    if chosen:
+        return f"MUJOCO_GL = {chosen}: MuJoCo cannot draw so here; unset it to try the other ways, or {_REMEDY}"
+    return f"no way to draw here: {_REMEDY}"
 
 
 @contextlib.contextmanager

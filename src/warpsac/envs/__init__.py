@@ -337,10 +337,17 @@ def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
         return found(target.name, config or EnvConfig()) if found else None
 
 
-def make_torch(name: str, num_envs: int, config: EnvConfig | None = None) -> TorchEnvs:
-    """Environments of a task whose simulator steps on torch tensors (`Target.torch`), in its own way."""
+def make_torch(name: str, num_envs: int, config: EnvConfig | None = None, seed: int | None = None) -> TorchEnvs:
+    """Environments of a task whose simulator steps on torch tensors (`Target.torch`), in its own way.
+
+    With a seed, what the simulator draws while it is made is drawn from it.
+    """
     target = lookup(name)
     with _told_in_a_line(target):
+        if seed is not None:
+            from warpsac.envs.torch_base import seed_generators
+
+            seed_generators(seed)
         return _of_family(target, num_envs, config, render=False)
 
 

@@ -111,7 +111,8 @@ def _gains(model: Any, driven: Driven) -> Gains | None:
     if any(name not in told for name in driven.joints):
         return None
     stiffness, damping, limit = np.array([told[name] for name in driven.joints]).T
-    return Gains(stiffness, damping + model.dof_damping[model.jnt_dofadr[joints]], limit)
+    damping = damping + model.dof_damping[model.jnt_dofadr[joints]]
+    return Gains(stiffness, damping, limit, robots.joint_range(model, joints), robots.unlimited(len(joints)))
 
 
 # --- what the actor observes
@@ -250,13 +251,26 @@ def _joints(settings: Any, entity: Any) -> tuple[str, ...]:
 
 
 def _looked_at(settings: Any, env: Any) -> str:
-    """Of a task's own term: the sensor, the command, or the joints that it names."""
+    """Of a task's own term: the sensor, the command, the joints with their default, or all that it is told."""
     for name in ("sensor_name", "command_name"):
         if name in settings.params:
             return str(settings.params[name])
-    if _path(settings.func).rpartition(".")[2] in ("joint_pos_rel", "joint_vel_rel"):
-        return ", ".join(_joints(settings, env.scene[_entity_name(settings)]))
-    return ""
+    kind = _path(settings.func).rpartition(".")[2]
+    if kind in ("joint_pos_rel", "joint_vel_rel"):
+        entity = env.scene[_entity_name(settings)]
+        names, values = _joints(settings, entity), _numbers(getattr(entity.data, f"default_{kind[:9]}"))
+        default = [rounded(values[entity.joint_names.index(name)]) for name in names]
+        return ", ".join(f"{name} minus {number:g}" if number else name for name, number in zip(names, default))
+    return ", ".join(f"{name} {_told(value)}" for name, value in settings.params.items())
+
+
+def _told(value: Any) -> str:
+    """A parameter in words: of a choice of an entity's parts their names."""
+    if not hasattr(value, "name"):
+        return str(value)
+    named = [getattr(value, f"{kind}_names", None) or () for kind in ("site", "body", "geom", "joint")]
+    chosen = [one for names in named for one in ((names,) if isinstance(names, str) else names)]
+    return f"{value.name} ({', '.join(chosen)})" if chosen else str(value.name)
 
 
 def _scale(scale: Any) -> float | tuple[float, ...]:

@@ -78,13 +78,17 @@ PLAYGROUND = {
 
 
 class Gains(NamedTuple):
-    """Of the motors of some joints, in their order."""
+    """Of the motors of some joints, and of these joints, in their order."""
 
     stiffness: np.ndarray
     damping: np.ndarray
     """Of motor and joint together, as a motor has to give it."""
     effort_limit: np.ndarray
     """Infinite where nothing limits it."""
+    joint_range: np.ndarray
+    """[2, joints]: least and greatest angle, infinite where nothing limits it."""
+    target_range: np.ndarray
+    """[2, joints]: target angles that the motors take, infinite where they take all."""
 
 
 def motors_of(model: Any) -> tuple[tuple[str, ...], Gains]:
@@ -130,8 +134,16 @@ def described(
         observation=sensing.observation,
         gait=sensing.gait,
         prefix=prefix,
-        effort_limit=_rounded(gains.effort_limit) if np.isfinite(gains.effort_limit).all() else (),
+        target_low=_limits(gains.target_range[0]),
+        target_high=_limits(gains.target_range[1]),
+        joint_low=_limits(gains.joint_range[0]),
+        joint_high=_limits(gains.joint_range[1]),
+        effort_limit=_limits(gains.effort_limit),
     )
+
+
+def _limits(numbers: np.ndarray) -> tuple[float, ...]:
+    return _rounded(numbers) if np.isfinite(numbers).all() else ()
 
 
 def gains_of(model: Any, joints: Sequence[int]) -> Gains | None:
@@ -141,7 +153,7 @@ def gains_of(model: Any, joints: Sequence[int]) -> Gains | None:
     """
     import mujoco
 
-    found = np.zeros((3, len(joints)))
+    found, taken = np.zeros((3, len(joints))), unlimited(len(joints))
     for place, joint in enumerate(joints):
         on_joint = (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT) & (model.actuator_trnid[:, 0] == joint)
         own = on_joint & (model.actuator_biastype == mujoco.mjtBias.mjBIAS_AFFINE)
@@ -152,7 +164,20 @@ def gains_of(model: Any, joints: Sequence[int]) -> Gains | None:
         of_joint = model.jnt_actfrcrange[joint, 1] if model.jnt_actfrclimited[joint] else np.inf
         passive = model.dof_damping[model.jnt_dofadr[joint]]
         found[:, place] = stiffness, damping + passive, min(limits.sum(), of_joint)
-    return Gains(*found)
+        for i in np.flatnonzero(own & model.actuator_ctrllimited.astype(bool) & (model.actuator_biasprm[:, 1] < 0)):
+            taken[:, place] = model.actuator_ctrlrange[i]
+    stiffness, damping, effort_limit = found
+    return Gains(stiffness, damping, effort_limit, joint_range(model, joints), taken)
+
+
+def joint_range(model: Any, joints: Sequence[int]) -> np.ndarray:
+    """[2, joints]: least and greatest angle, infinite where the model has no limit."""
+    limited = model.jnt_limited[list(joints)].astype(bool)
+    return np.where(limited, model.jnt_range[list(joints)].T, unlimited(len(joints)))
+
+
+def unlimited(count: int) -> np.ndarray:
+    return np.array([[-np.inf] * count, [np.inf] * count])
 
 
 def _rounded(numbers: Numbers) -> tuple[float, ...]:

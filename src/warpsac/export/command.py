@@ -118,7 +118,8 @@ def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
 
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
-    meta = folder.meta
+    meta, env = folder.meta, folder.env
+    git = meta.get("git") or {}
     evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
     return {
         "name": folder.path.resolve().name,
@@ -126,8 +127,11 @@ def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]
         "seed": folder.seed,
         "step": policy.step,
         "evaluation_return": evaluations[-1]["return_mean"] if evaluations else None,
-        "commit": (meta.get("git") or {}).get("commit"),
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
         "time": meta.get("time"),
+        "resumes": len(meta.get("resumes", [])),
+        "env": {name: getattr(env, name) for name in ("num_envs", "pushes", "randomize", "action_limit")},
         "versions": meta.get("versions", {}),
     }
 

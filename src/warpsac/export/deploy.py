@@ -23,10 +23,15 @@ ROBOT_HEADER = """\
 # Each control step, every step_dt seconds:
 #   obs     = the observations below, side by side in their order
 #   actions = policy.onnx(obs)
-#   target  = offset + scale * actions, joint angles in the order of warpsac.joint_names
+#   target  = offset + scale * actions, joint angles in the order of warpsac.joint_names, then clipped to `clip`
 #   torque  = stiffness * (target - angle) - damping * velocity
-# `delay` counts control steps by which a value lags behind; a term with a `function` has to be computed as that
-# function of the task does.
+# `damping` is that of motor and joint together. In the exported scene the joints bring their part of it: a runner
+# that computes torques there takes that off.
+# `source` is the sensor, site or body in the exported scene that a term was read from, without warpsac.prefix.
+# `delay` counts control steps by which a value lags behind. With none, last_action is the action of the control step
+# before (zeros at the start), and the angles of gait_phase have advanced once since; with 1 each is one step older.
+# A gait begins at `start` and advances by 2 pi step_dt / period in each control step.
+# A term with a `function` has to be computed as that function of the task does.
 """
 
 
@@ -99,6 +104,9 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
         content["step_dt"] = rounded(1 / card["control_hz"])
     if robot:
         about |= {"joint_names": list(robot.joints), "base": robot.base, "base_height": robot.base_height}
+        about |= {"prefix": robot.prefix, "sensors": robot.sensors}
+        if robot.joint_low:
+            about["joint_range"] = _pairs(robot.joint_low, robot.joint_high)
         if robot.effort_limit:
             about["effort_limit"] = list(robot.effort_limit)
         about["scene"] = robot.scene
@@ -119,7 +127,7 @@ def _robot_yaml(robot: Robot) -> dict[str, Any]:
         "commands": {"base_velocity": {"ranges": {**ranges, "heading": None}}} if ranges else {},
         "actions": {
             "JointPositionAction": {
-                "clip": None,
+                "clip": _pairs(robot.target_low, robot.target_high) or None,
                 "joint_names": [".*"],
                 "scale": list(robot.action_scale),
                 "offset": list(robot.default_pose),
@@ -128,6 +136,10 @@ def _robot_yaml(robot: Robot) -> dict[str, Any]:
         },
         "observations": _observations_yaml(robot),
     }
+
+
+def _pairs(low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
+    return [list(pair) for pair in zip(low, high)]
 
 
 def _observations_yaml(robot: Robot) -> dict[str, Any]:
@@ -145,14 +157,13 @@ def _term_yaml(term: Term, gait: Gait | None) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     if term.function:
         parameters["function"] = term.function
-        if term.source:
-            parameters["source"] = term.source
-    elif term.name == "velocity_commands":
+    if term.source:
+        parameters["source"] = term.source
+    if term.name == "velocity_commands":
         parameters["command_name"] = "base_velocity"
     elif term.name == "gait_phase" and gait:
         parameters |= {"period": rounded(1 / gait.frequency), "start": list(gait.start), "order": gait.order}
-        if gait.standing != "ignored":
-            parameters |= {"standing": gait.standing, "standing_below": gait.standing_below}
+        parameters |= {"standing": gait.standing, "standing_below": gait.standing_below}
     if term.delay:
         parameters["delay"] = term.delay
     each = term.size // term.history

@@ -16,8 +16,8 @@ from rich.table import Table
 from warpsac.contract import Robot
 from warpsac.errors import UserError
 from warpsac.sim2sim.policy import Policy
-from warpsac.sim2sim.robot import load_scene
-from warpsac.sim2sim.walk import film, prepare_to_draw, walk
+from warpsac.sim2sim.robot import load_scene, require_mujoco
+from warpsac.sim2sim.walk import SETTLING_SECONDS, film, prepare_to_draw, walk
 
 LONGEST_SECONDS = 3600.0
 
@@ -55,11 +55,12 @@ def command(asked: Sim2SimOptions) -> int:
         raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
     policy = Policy(asked.policy)
     if asked.video or asked.viewer:
+        require_mujoco()
         prepare_to_draw()
     robot = load_scene(policy, asked.scene)
     outside = _outside(asked.command, robot.robot)
-    if outside:
-        print(f"warning: {outside}", file=sys.stderr)
+    for line in ([outside] if outside else []) + [f"{asked.scene}: {one}" for one in robot.differences]:
+        print(f"warning: {line}", file=sys.stderr)
     if asked.viewer:
         from warpsac.sim2sim import stage  # alone in needing more than the robot and its policy
 
@@ -100,6 +101,8 @@ def _show(found: dict[str, Any]) -> None:
             table.add_row(name, *(f"{value:+.3f}" if key != "rms_error" else f"{value:.3f}" for value in found[key]))
     console = Console()
     console.print(table)
+    if "velocity" not in found:
+        console.print(f"velocities: not judged, as it never walked for more than {SETTLING_SECONDS:g} s after a start")
     console.print(f"falls: {found['falls']}{fell}")
     console.print(f"mechanical power: {found['power']:.0f} W")
     if "video" in found:

@@ -25,11 +25,12 @@ class Policy:
         self.robot: Robot | None = None
         if self.card.get("robot") is not None:
             self.robot = contract.from_plain(self.card["robot"], str(self.path))
-            size = self._session.get_inputs()[0].shape[-1]
-            if self.robot.observation_size != size:
-                raise UserError(
-                    f"{path}: the policy takes {size} numbers, its description names {self.robot.observation_size}"
-                )
+            takes, gives = self._session.get_inputs()[0].shape[-1], self._session.get_outputs()[0].shape[-1]
+            for what, size, told in (
+                ("takes", takes, self.robot.observation_size), ("gives", gives, len(self.robot.joints)),
+            ):  # fmt: skip
+                if told != size:
+                    raise UserError(f"{path}: the policy {what} {size} numbers, its description names {told}")
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         (actions,) = self._session.run(["actions"], {"obs": obs[None].astype(np.float32)})
@@ -68,4 +69,6 @@ def read_card(session: Any, where: str) -> dict[str, Any]:
         raise UserError(f"{where}: its description cannot be read") from None
     if version != contract.FORMAT:
         raise UserError(f"{where}: has format {version}; this version of warpsac reads {contract.FORMAT}")
+    if not isinstance(card.get("task"), str):
+        raise UserError(f"{where}: its description names no task")
     return card

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,27 @@ class Motors:
         # The contract's damping is that of motor and joint together, and the scene's joints have theirs.
         self._damping = np.array(robot.damping) - model.dof_damping[model.jnt_dofadr[list(joints)]]
         self._limit = np.array(robot.effort_limit or [np.inf] * len(joints))
+        self.differences = tuple(self._differences(model, robot, joints))
+
+    def _differences(self, model: Any, robot: Robot, joints: Sequence[int]) -> Iterator[str]:
+        """Lines on motors of the scene that do not do what the contract says."""
+        single = np.array([(model.actuator_trnid[:, 0] == joint).sum() == 1 for joint in joints])
+        driven = single & ~self._torque
+        scene = -model.actuator_biasprm[self._ids, 1], self._damping_of(model, joints)
+        for what, found, told in zip(("stiffness", "damping"), scene, (robot.stiffness, robot.damping)):
+            other = np.flatnonzero(driven & ~np.isclose(found, told, rtol=1e-3, atol=1e-6))
+            if len(other):
+                first = f"{robot.joints[other[0]]} has {found[other[0]]:g} instead of {told[other[0]]:g}"
+                yield f"{what} of {len(other)} joints is not the policy's: {first}"
+        limited = self._torque & model.actuator_ctrllimited[self._ids].astype(bool)
+        most = np.abs(model.actuator_ctrlrange[self._ids] * self._gear[:, None]).min(axis=1)
+        weak = np.flatnonzero(limited & (most < 0.999 * self._limit) & np.isfinite(self._limit))
+        if len(weak):
+            first = f"{robot.joints[weak[0]]} gives {most[weak[0]]:g} N m instead of {self._limit[weak[0]]:g}"
+            yield f"{len(weak)} motors are weaker than the policy's: {first}"
+
+    def _damping_of(self, model: Any, joints: Sequence[int]) -> np.ndarray:
+        return -model.actuator_biasprm[self._ids, 2] + model.dof_damping[model.jnt_dofadr[list(joints)]]
 
     def drive(self, data: Any, target: np.ndarray, angle: np.ndarray, velocity: np.ndarray) -> None:
         torque = self._stiffness * (target - angle) - self._damping * velocity
@@ -97,6 +119,8 @@ class Simulated:
         if not np.isfinite(action).all():
             raise UserError(f"the policy's actions are not finite after {self.data.time:.2f} s")
         target = np.array(robot.default_pose) + np.array(robot.action_scale) * action
+        if robot.target_low:
+            target = np.clip(target, robot.target_low, robot.target_high)
         for _ in range(self.substeps):
             self._drive(target)
             mujoco.mj_step(self.model, self.data)
@@ -107,6 +131,11 @@ class Simulated:
             clocks = self._clocks[0] + 2 * math.pi * robot.gait.frequency / robot.control_hz
             held = robot.gait.standing == "held" and np.linalg.norm(command) <= robot.gait.standing_below
             self._clocks.appendleft(np.full_like(clocks, math.pi) if held else clocks)
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Lines on what of the scene is not as the contract says."""
+        return self._motors.differences
 
     @property
     def fallen(self) -> bool:
@@ -126,8 +155,10 @@ class Simulated:
 
     @property
     def power(self) -> float:
-        """Mechanical power that the motors give or take, W."""
-        return float(np.abs(self.data.actuator_force * self.data.actuator_velocity).sum())
+        """Mechanical power that the motors give or take, W: theirs is also the damping that the joints bring here."""
+        dofs, velocity = self._velocities, self.data.qvel[self._velocities]
+        torque = self.data.qfrc_actuator[dofs] - self.model.dof_damping[dofs] * velocity
+        return float(np.abs(torque * velocity).sum())
 
     def _drive(self, target: np.ndarray) -> None:
         self._motors.drive(self.data, target, self.data.qpos[self._angles], self.data.qvel[self._velocities])
@@ -196,16 +227,22 @@ def _scaled(term: Term, value: np.ndarray) -> np.ndarray:
     return np.array(term.scale) * value
 
 
+def require_mujoco() -> None:
+    if importlib.util.find_spec("mujoco") is None:
+        raise UserError("needs mujoco: pip install 'warpsac[mujoco,export]'")
+
+
 def load_scene(policy: Policy, scene: Path | str | None = None) -> Simulated:
     """The robot of an exported policy, in the scene exported with it or another one."""
     if policy.robot is None:
-        reason = f"{policy.card.get('task')} has none, or its model was missing when the policy was exported"
+        reason = f"{policy.card['task']} has none, or it was exported with --without-robot"
         raise UserError(f"{policy.path}: carries no description of a robot: {reason}")
     if policy.robot.obstacle:
         raise UserError(f"{policy.path}: cannot walk in plain MuJoCo: {policy.robot.obstacle}")
     if scene is None and policy.robot.scene is None:
         raise UserError(f"{policy.path}: no scene was exported with it; name one with --scene FILE.xml")
     path = Path(scene) if scene else policy.path.parent / str(policy.robot.scene)
+    require_mujoco()
     import mujoco
 
     if not path.is_file():

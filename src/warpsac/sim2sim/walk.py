@@ -132,5 +132,5 @@ def prepare_to_draw() -> None:
     """Tell MuJoCo how to draw on this machine; before it is imported, which is when it decides."""
     gl = video.find_gl()
     if gl is None:
-        raise UserError(video.NO_GL)
+        raise UserError(video.no_gl())
     os.environ["MUJOCO_GL"] = gl
