@@ -75,7 +75,7 @@ def main(words: Sequence[str] | None = None) -> None:
     except OSError as error:
         raise UserError(f"--policy {asked.policy}: {(error.strerror or str(error)).lower()}") from error
     pinned = pin_to_one_core()
-    session = open_session(content)
+    session = open_session(asked.policy or content)
     report = {
         "policy": str(asked.policy) if asked.policy else "untrained, default size",
         "observations": session.get_inputs()[0].shape[-1],

@@ -77,7 +77,7 @@ def load_policy(run: Path | str) -> LoadedPolicy:
         folder.checkpoints, groups=("policy",), report=lambda line: print(line, file=sys.stderr, flush=True)
     )
     if found is None:
-        raise UserError(f"{folder.path}: has no good checkpoint yet")
+        raise UserError(f"{folder.path}: has no good checkpoint")
     spec = found.info["env_spec"]
     agent = _agent_of(folder.config, spec)
     template = learner_of(agent).init_policy(agent)
