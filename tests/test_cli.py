@@ -18,6 +18,7 @@ import pytest
 from runs import assert_same_run, rows_of, tiny
 from warpsac import checkpoint, cli, play, rundir, training
 from warpsac.config import Config
+from warpsac.host_loop import HostLoop
 from warpsac.profiles import PROFILES, resolve
 from warpsac.tasks import EXTRAS, all_tasks
 from warpsac.validation import from_json, override, to_json
@@ -361,7 +362,7 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
     process.send_signal(number)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert error == ""
+    assert error == "\nstopping as soon as it can, and saving; once more stops at once, without saving\n"
     assert f"stopped by {number.name}; go on with: warpsac train --resume {run}" in out
     assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
     (step,) = checkpoint.steps(run / "checkpoints")[-1:]
@@ -370,6 +371,28 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
     assert training.resume([run], stop_at=stopped_at).finished
     assert_same_run(run, training.train(dataclasses.replace(config, stop_at=stopped_at)).runs[0])
     assert rows_of(run)[-1]["kind"] == "eval"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_pictures")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_stops_at_once_and_says_what_is_saved(
+    tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the first is being heeded: here in the midst of saving."""
+    begun = training.train(tiny(tmp_path, stop_at=60)).runs[0]
+
+    def twice(self: Any) -> int:
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        raise AssertionError
+
+    monkeypatch.setattr(HostLoop, "advance", twice)
+    assert main("train", "--resume", str(begun), "--stop-at", "90") == 128 + number
+    saved = f"stopped at once: step 60 is the last saved; go on with: warpsac train --resume {begun}"
+    assert capsys.readouterr().err.splitlines()[-2:] == [saved, "warpsac: interrupted"]
+    monkeypatch.undo()
+    assert training.resume([begun]).finished  # to 90, where the interrupted one was to end
 
 
 @pytest.mark.slow

@@ -59,6 +59,17 @@ def test_every_environment_and_every_seed_begins_elsewhere_and_again_the_same() 
     assert len(seeds) == 27
 
 
+def test_events_tell_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seeds, told in (([3], "environment 0: lost"), ([3, 4], "seed 4: environment 0: lost")):
+        sets = SeedEnvs([envs.make("probe-point", 1) for _ in seeds])
+        sets.name(seeds)
+        sets.reset(seeds)
+        sets.send(np.zeros((len(seeds), 1, 2), np.float32))
+        lost = sets.sets[-1].recv()._replace(events=("environment 0: lost",))
+        monkeypatch.setattr(sets.sets[-1], "recv", lambda lost=lost: lost)
+        assert sets.recv().events == (told,)
+
+
 def test_seeds_side_by_side_are_the_single_sets() -> None:
     sets = SeedEnvs([envs.make("probe-point", 2) for _ in range(2)])
     alone = envs.make("probe-point", 2)

@@ -17,6 +17,8 @@ class Options:
     """How long."""
     episodes: int | None = None
     rate: float = 0.5
+    seeds: tuple[int, ...] = (1,)
+    workers: int | Literal["auto"] = "auto"
     kind: Literal["exact", "buckets"] = "exact"
 
 
@@ -27,7 +29,7 @@ class Needs:
 
 def test_what_is_right_is_parsed() -> None:
     words = "--total-steps 1e6 --episodes 1_000 --rate 1e-3 --kind buckets"
-    assert parse(Options, words.split(), "tool") == Options(1_000_000, 1000, 0.001, "buckets")
+    assert parse(Options, words.split(), "tool") == Options(1_000_000, 1000, 0.001, kind="buckets")
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,8 @@ def test_what_is_right_is_parsed() -> None:
     [
         ("--total-steps abc", "--total-steps: abc is not a whole number"),
         ("--total-steps 2.5", "--total-steps: 2.5 is not a whole number"),
+        ("--seeds 1,2,3", "--seeds: not understood; several values are separated by spaces"),
+        ("--workers four", "--workers: four is not a whole number, nor 'auto'"),
         ("--episodes x", "--episodes: x is not a whole number"),
         ("--rate high", "--rate: high is not a number"),
         ("--kind foo", "invalid choice 'foo' for argument '--kind'. Expected one of ('exact', 'buckets')"),

@@ -129,6 +129,30 @@ def test_several_seeds_show_mean_and_range() -> None:
     assert lines[1] == "evaluation at step 5: return 1.0"
 
 
+def test_no_long_silence_between_rows() -> None:
+    """A slow learner is 30 s without a row: one line, and then again after as long."""
+    progress, clock, file = plain()
+    progress.phase("evaluating", "50 episodes")
+    progress.phase("evaluating", "50 episodes")
+    progress.phase("compiling", "the learner")
+    clock.now = 10.0
+    progress.phase("training")
+    for second in range(10, 75):
+        clock.now = float(second)
+        progress.reached(2 * (second - 10))
+    assert file.getvalue().splitlines() == [
+        "evaluating 50 episodes ...",
+        "compiling the learner ...",
+        "step 40/10,000 | training | 2 steps/s",
+        "step 100/10,000 | training | 2 steps/s",
+    ]
+    quiet, clock = on_terminal()
+    clock.now = 1000.0
+    quiet.reached(700)
+    assert "700/10,000" in terminal_text(quiet)
+    quiet.close()
+
+
 def test_a_resumed_run_measures_its_speed_from_where_it_started() -> None:
     progress, clock, file = plain(start_step=5_000)
     clock.now = 10.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
-from warpsac import checkpoint, rowfiles, rundir, training
+from warpsac import checkpoint, resuming, rowfiles, rundir, training
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.host_loop import HostLoop
@@ -457,3 +458,27 @@ def test_a_run_resumed_without_its_time_budget_is_done_at_its_last_step_only(tmp
     assert training.resume([run]).finished
     assert rundir.open_run(run).config.time_budget is None
     assert [found.status for found in collect([run])] == ["finished"]
+
+
+def test_lost_checkpoints_are_not_taken_for_a_run_that_has_none_yet(tmp_path: Path) -> None:
+    (run,) = training.train(tiny(tmp_path, stop_at=60, checkpoint={"every": 30})).runs
+    rows = (run / "metrics.jsonl").read_bytes()
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"has rows up to step 60 but no checkpoint to go on from; start it again"):
+        training.resume([run])
+    assert (run / "metrics.jsonl").read_bytes() == rows
+    # Killed before its first checkpoint it begins anew.
+    (early,) = training.train(tiny(tmp_path / "early", stop_at=30, checkpoint={"every": 30})).runs
+    shutil.rmtree(early / "checkpoints")
+    assert training.resume([early]).finished
+
+
+def test_checkpoints_are_looked_for_when_nobody_else_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = training.train(tiny(tmp_path, stop_at=60)).runs
+    order: list[str] = []
+    lock, find = rundir.RunDir.lock, resuming.find_checkpoints
+    monkeypatch.setattr(rundir.RunDir, "lock", lambda self: (order.append("lock"), lock(self))[1])
+    monkeypatch.setattr(resuming, "find_checkpoints", lambda runs: (order.append("find"), find(runs))[1])
+    assert training.resume([run], stop_at=90).finished
+    assert order[:2] == ["lock", "find"]
+    assert training.resume([run]).finished  # the lock was given back

@@ -321,3 +321,27 @@ def test_a_seed_in_company_agrees_with_the_seed_alone(tmp_path: Path) -> None:
     for name in mine:
         if name.startswith(("learner/", "replay/")):
             np.testing.assert_allclose(mine[name], other[name], atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+def test_steps_per_second_count_neither_evaluations_nor_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which an interaction takes a second, an evaluation a thousand, a checkpoint a hundred."""
+    now = [0.0]
+    advance, episodes, snapshots = HostLoop.advance, HostLoop.evaluation_episodes, HostLoop.snapshots
+
+    def slow(seconds: float, function: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            now[0] += seconds
+            return function(*arguments)
+
+        return called
+
+    monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(HostLoop, "advance", slow(1.0, advance))
+    monkeypatch.setattr(HostLoop, "evaluation_episodes", slow(1000.0, episodes))
+    monkeypatch.setattr(HostLoop, "snapshots", slow(100.0, snapshots))
+    config = tiny(tmp_path, stop_at=60, eval={"every": 30}, checkpoint={"every": 15}, log={"every": 2})
+    rows = rowfiles.read_metrics(training.train(config).runs[0])
+    rates = [row["time/steps_per_second"] for row in rows if row["kind"] == "train"]
+    assert len(rates) == 10
+    assert rates == pytest.approx([3.0] * 10)  # three environments
+    assert rows[-1]["time/seconds"] > 3000

@@ -32,7 +32,7 @@ class EnvConfig:
     action_limit: float | None = None
     """Actions reach from -limit to limit where the simulator's own have no bounds (MJLab, IsaacLab: 1 if not given)."""
     episode_limit: int | None = None
-    """Truncate episodes after this many steps; default: as the environment was registered (not Playground)."""
+    """Truncate episodes after this many steps; default: as the task has it."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False

@@ -37,6 +37,7 @@ class HostLoop(Loop):
         config = self.config
         self.envs = self._make_envs(config.env.num_envs)
         self._evaluation_envs: SeedEnvs | None = None
+        self.envs.name(config.seeds)
         self.obs: Array = self.envs.reset(config.seeds)
         self.episodes = [EpisodeLog(config.env.num_envs) for _ in config.seeds]
         self._compiled: set[str] = set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,11 +27,12 @@ from warpsac.replay.memory import choose_placement, free_device_bytes, free_host
 from warpsac.replay.snapshot import seed_bytes
 from warpsac.rundir import RunDir
 from warpsac.seeds import Groups
-from warpsac.signals import Interrupted, StopSignals
+from warpsac.signals import Interrupted, StopSignals, Terminated
 from warpsac.tasks import EXTRAS
 
 # Memory that replay leaves to the learner, the simulator and compiled programs.
 RESERVED_BYTES = 1_000_000_000
+STOPPING = "stopping as soon as it can, and saving; once more stops at once, without saving"
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Loop(abc.ABC):
         return self
 
     def __exit__(self, _: object, error: object, __: object) -> None:
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            print(resuming.after_a_stop_at_once(self.runs), file=sys.stderr)
         if isinstance(error, Exception):
             for run in self.runs:
                 run.record_failure(str(error) if isinstance(error, TrainingStopped) else envs.in_a_line(error))
@@ -167,11 +171,12 @@ class Loop(abc.ABC):
 
     def run(self) -> Outcome:
         config = self.config
-        with StopSignals() as signals, self.saving_on_faults():
+        with StopSignals(STOPPING) as signals, self.saving_on_faults():
             if self.due(config.eval.every):
                 self.evaluate(signals)
             while self.step < config.end_step and not signals.received and self.within_budget():
                 self.interaction += self.advance()
+                self.progress.reached(self.step)
                 if self.interaction // config.log.every > (self.interaction - config.stride) // config.log.every:
                     self.log()
                 if self.due(config.eval.every):
@@ -234,8 +239,8 @@ class Loop(abc.ABC):
         if self.evaluated_at == self.step:
             return
         self.require_finite()
-        self.progress.phase("evaluating")
-        with contextlib.suppress(Interrupted):
+        self.progress.phase("evaluating", f"{self.config.eval.episodes} episodes")
+        with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
             results = [evaluate.result_row(found, self.target.task) for found in self.evaluation_episodes(signals)]
             self._write([head | {"time/seconds": self.seconds} | row for row in results])
@@ -244,6 +249,13 @@ class Loop(abc.ABC):
             for run in self.runs:
                 curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
         self.show_phase()
+
+    @contextlib.contextmanager
+    def _off_the_clock(self) -> Any:
+        """Steps per second do not count the time spent within."""
+        begun = time.monotonic()
+        yield
+        self._last_row = (self._last_row[0], self._last_row[1] + time.monotonic() - begun)
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
         for run, row in zip(self.runs, rows, strict=True):
@@ -267,13 +279,14 @@ class Loop(abc.ABC):
             "seconds": self.seconds,
             "env_spec": policy.portable_spec(self.spec),
         }
-        for run, groups in zip(self.runs, self.snapshots(with_simulator), strict=True):
-            self._require_finite_parameters(run, groups["learner"])
-            run.rows.sync()
-            # Killed before the other seeds are saved, all go back to the checkpoint before this one.
-            checkpoint.save(run.checkpoints, self.step, groups, info, max(keep, 2) if len(self.runs) > 1 else keep)
-        for run in self.runs:
-            checkpoint.prune(run.checkpoints, keep)
+        with self._off_the_clock():
+            for run, groups in zip(self.runs, self.snapshots(with_simulator), strict=True):
+                self._require_finite_parameters(run, groups["learner"])
+                run.rows.sync()
+                # Killed before the other seeds are saved, all go back to the checkpoint before this one.
+                checkpoint.save(run.checkpoints, self.step, groups, info, max(keep, 2) if len(self.runs) > 1 else keep)
+            for run in self.runs:
+                checkpoint.prune(run.checkpoints, keep)
         self.show_phase()
 
     def saves_replay(self) -> bool:

@@ -59,5 +59,8 @@ def in_a_line(box: str) -> str:
         message = f"{message.partition(': ')[0]}: {message.rpartition('>: ')[2]}"
     message = re.sub(r"could not convert string to float: '(.*)'", r"\1 is not a number", message)
     message = message.removeprefix("Error parsing ")
+    message = re.sub(r" - typing.Literal\['(\w+)'\]: .*", r", nor '\1'", message)
+    several = "not understood; several values are separated by spaces"
+    message = re.sub(r"Could not find valid parse for arguments: .*", several, message)
     meant = [part[1].split()[0].rstrip(",") for part in filled if part[0] == "Perhaps you meant:" and len(part) > 1]
     return message[0].lower() + message[1:] + (f"; did you mean {meant[0]}?" if meant else "")

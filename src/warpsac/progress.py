@@ -26,6 +26,7 @@ Row = Mapping[str, Any]
 
 UNKNOWN = "—"
 PLAIN_INTERVAL = 2.0  # seconds between two plain lines
+LONGEST_SILENCE = 30.0  # seconds after which plain output says where it is, also without new rows
 RATE_WINDOW = 60.0  # seconds over which speed and remaining time are measured
 
 
@@ -64,6 +65,7 @@ class Progress:
         self._evaluated_at: int | None = None
         self._history: deque[tuple[float, int]] = deque([(self._started, start_step)])
         self._line_due = -math.inf
+        self._spoke = self._started
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(self, console=self._console, refresh_per_second=4)
@@ -78,15 +80,24 @@ class Progress:
                 self._plain(text)
 
     def phase(self, name: Phase, what: str = "", reached: int | None = None) -> None:
-        """What is being done now; plain output announces compiling only, once for each `what`. `reached` is the step,
-        if some were made while compiling that no row has told yet."""
-        if name == "compiling" and not self._live and what not in self._announced:
+        """What is being done now; plain output announces compiling and evaluating, once for each `what`. `reached` is
+        the step, if some were made while compiling that no row has told yet."""
+        if name in ("compiling", "evaluating") and not self._live and what not in self._announced:
             self._announced.add(what)
-            self._plain(f"compiling {what} ..." if what else "compiling ...")
+            self._plain(f"{name} {what} ..." if what else f"{name} ...")
         if self._phase == "compiling" != name:
             # What came before says nothing about what is left: it compiled, or went at another pace.
             self._history = deque([(self._clock(), self._step if reached is None else reached)])
         self._phase = name
+
+    def reached(self, step: int) -> None:
+        """How far it is, between two rows."""
+        self._step = max(self._step, step)
+        now = self._clock()
+        if self._live is None and now - self._spoke >= LONGEST_SILENCE:
+            (since, before), what = self._history[-1], f"step {self._step:,}/{self._total:,} | {self._phase}"
+            rate = f" | {(self._step - before) / (now - since):,.3g} steps/s" if now > since else ""
+            self._plain(what + rate)
 
     def update(self, step: int, rows: Row | Sequence[Row]) -> None:
         """New rows at `step`, one for each seed."""
@@ -157,6 +168,7 @@ class Progress:
     # --- plain lines ----------------------------------------------------------------------------------
 
     def _plain(self, text: str) -> None:
+        self._spoke = self._clock()
         with contextlib.suppress(OSError):
             self._console.file.write(text + "\n")
             self._console.file.flush()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from warpsac import checkpoint
+from warpsac import checkpoint, rowfiles
 from warpsac.checkpoint import Checkpoint
 from warpsac.errors import UserError
 from warpsac.rundir import RunDir
@@ -22,6 +22,14 @@ def command(folders: Sequence[Path]) -> str:
     return "warpsac train --resume " + " ".join(str(folder) for folder in folders)
 
 
+def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
+    """A line for whoever did not wait until all was saved."""
+    steps = checkpoint.steps(runs[0].checkpoints)
+    if not steps:
+        return "stopped at once: nothing is saved, as no checkpoint was made yet"
+    return f"stopped at once: step {steps[-1]:,} is the last saved; go on with: {command([run.path for run in runs])}"
+
+
 def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
     """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
 
@@ -29,6 +37,8 @@ def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
     """
     saved = [bool(checkpoint.steps(run.checkpoints)) for run in runs]
     if not any(saved):
+        for run in runs:
+            _require_not_lost(run)
         return None
     if not all(saved):
         with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
@@ -40,6 +50,17 @@ def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
         if all(one.step == limit for one in found):
             _require_same_way(runs, found)
             return found
+
+
+def _require_not_lost(run: RunDir) -> None:
+    """Before its first checkpoint a run begins anew; one that has logged more has lost its checkpoints."""
+    every = run.config.checkpoint.every
+    reached = max((int(row["step"]) for row in rowfiles.read_metrics(run.path)), default=0)
+    if every and reached > max(every, run.config.stride * run.config.env.num_envs):
+        raise UserError(
+            f"{run.path}: has rows up to step {reached:,} but no checkpoint to go on from; "
+            "start it again with `warpsac train`"
+        )
 
 
 def _require_same_way(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> None:
@@ -83,6 +104,8 @@ def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
     _keep_one_evaluation(loop)
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= loop.config.end_step else ""
+        if over and loop.config.end_step < loop.config.total_steps:
+            over += f"; --stop-at goes further, up to {loop.config.total_steps:,}"
         loop.progress.message(f"resumed at step {loop.step:,}{over}")
 
 

@@ -1,9 +1,15 @@
-"""SIGINT and SIGTERM ask the loop to stop at its next safe point; a second one stops at once."""
+"""SIGINT and SIGTERM ask the loop to stop at its next safe point; a second one stops at once.
+
+Python hears of a signal only when it is its turn, which a long compilation may put off. So the first one is
+acknowledged from another thread, which the signal itself wakes up.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
@@ -50,15 +56,44 @@ def killed_by_signals() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _answered(line: str) -> Iterator[None]:
+    """Within, the first signal is answered with a line on stderr at once, whatever Python is busy with."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            if reading.recv(1):
+                os.write(2, f"\n{line}\n".encode())
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writing.close()
+        thread.join(1.0)
+        reading.close()
+
+
 class StopSignals:
     """While entered, `received` is the number of the first such signal, or None."""
 
-    def __init__(self) -> None:
+    def __init__(self, acknowledgement: str | None = None) -> None:
         self.received: int | None = None
+        self._acknowledgement = acknowledgement
         self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:
         self._entered.enter_context(_handled([signal.SIGINT, signal.SIGTERM], self._handle))
+        if self._acknowledgement is not None:
+            self._entered.enter_context(_answered(self._acknowledgement))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,5 +105,5 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            raise KeyboardInterrupt
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
         self.received = number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,6 +58,14 @@ def resume(
     runs = [rundir.open_run(folder) for folder in folders]
     if not runs:
         raise UserError("resume needs at least one run folder")
+    with contextlib.ExitStack() as locked:
+        for run in runs:  # all of them, or none is touched; whoever trains there may be about to save
+            run.lock()
+            locked.callback(run.close)
+        return _resume(runs, stop_at, time_budget)
+
+
+def _resume(runs: list[RunDir], stop_at: int | None, time_budget: float | None) -> Outcome:
     base = runs[0].config
     for run in runs[1:]:
         # Seeds that were resumed alone for a while may have been given different ends.

@@ -43,6 +43,10 @@ def _expanded(config: Config) -> Config:
         return config
     if blocks not in (1, 2, 3):
         raise ConfigError("learner.blocks", blocks, "must be 1, 2 or 3")
+    for name in ("actor_blocks", "critic_blocks"):
+        given = getattr(config.learner, name)
+        if given not in (blocks, getattr(LearnerConfig(), name)):
+            raise ConfigError("learner.blocks", blocks, f"sets {name} too, which is {given}: leave one of them out")
     learner = dataclasses.replace(config.learner, blocks=None, actor_blocks=blocks, critic_blocks=blocks)
     return dataclasses.replace(config, learner=learner)
 
@@ -75,6 +79,8 @@ def validate(config: Config) -> Config:
     for path in ("eval.every", "checkpoint.every", "checkpoint.replay_limit_gb", "replay.final_slots"):
         at_least(path, 0)
     check("stop_at", config.stop_at is None or config.stop_at >= 1, "must be at least 1")
+    check("stop_at", config.stop_at is None or config.stop_at <= config.total_steps,
+          f"must be at most total_steps = {config.total_steps}, where the schedule ends")  # fmt: skip
     check("time_budget", config.time_budget is None or config.time_budget > 0, "must be positive (seconds)")
     check("env.workers", config.env.workers == "auto" or config.env.workers >= 0, "must be auto or at least 0")
     check("env.worker_timeout", 0 < config.env.worker_timeout < math.inf, "must be positive and finite (seconds)")

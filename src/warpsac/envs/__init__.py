@@ -267,8 +267,7 @@ def lookup(name: str) -> Target:
     module, _, bare = name.rpartition(":")
     prefix = f"{module}:" if module else ""
     others = gym.registered_ids() + [known for family in SUITES for known in suite_names(family)]
-    own = [f"{prefix}{near}" for near in suggestions(bare, others)]
-    near = list(dict.fromkeys(own if module else suggestions(name) + own))[:3]
+    near = [f"{prefix}{one}" for one in suggestions(bare, others)]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     raise UserError(f"unknown task '{name}': {hint}")
 

@@ -225,7 +225,12 @@ class SeedEnvs:
         self.stack, self._split = stack, split
         self.spec: EnvSpec = self.sets[0].spec
         self.where = where
+        self._names = [""] * len(self.sets)
         """Where they are stepped, and why there, in words."""
+
+    def name(self, seeds: Sequence[int]) -> None:
+        """Let events tell whose they are, if there are several."""
+        self._names = [f"seed {seed}: " if len(seeds) > 1 else "" for seed in seeds]
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
         return self.stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
@@ -240,7 +245,7 @@ class SeedEnvs:
             None if field[0] is None else self.stack(field) for field in zip(*(s.result for s in steps))
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
-        events = tuple(line for step in steps for line in step.events)
+        events = tuple(f"{name}{line}" for name, step in zip(self._names, steps) for line in step.events)
         if all(step.restart is None for step in steps):
             return HostStep(result, None, faults, events)
         nothing = Restart(np.zeros(self.spec.num_envs, bool), np.zeros_like(steps[0].result.obs))

@@ -78,7 +78,7 @@ def find_checkout(config: EnvConfig) -> Path:
     if not given:
         raise UserError(
             "HumanoidBench is not on PyPI: clone https://github.com/carlosferrazza/humanoid-bench and name the "
-            f"folder with --env.humanoidbench or {CHECKOUT_VARIABLE}"
+            f"folder with {CHECKOUT_VARIABLE}, or when training with --env.humanoidbench"
         )
     folder = Path(given).expanduser().resolve()
     if not (folder / PACKAGE / "__init__.py").is_file():
