@@ -297,10 +297,11 @@ def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(play, "record", lambda policy, *rest: asked.append(rest) or 12.5)
+    monkeypatch.setattr(play, "record", lambda policy, *rest: asked.append(rest) or play.Filmed(1200, (12.0, 13.0)))
     assert main("play", str(run), "--steps", "9") == 0
     assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
-    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} (return 12.5)\n")
+    told = "1,200 steps, 2 episodes, mean return 12.5"
+    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} ({told})\n")
     assert main("play", str(run), "--agent", "random") == 0
     env = rundir.open_run(run).config.env
     assert asked == [
@@ -485,9 +486,9 @@ def test_an_interruption_while_it_is_imported_ends_it_without_a_word(command: st
 def test_a_simulator_that_has_to_be_compiled_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(play, "record", lambda *_: 3.0)
+    monkeypatch.setattr(play, "record", lambda *_: play.Filmed(9, (3.0,)))
     assert main("play", "probe-native", "--agent", "zero") == 0
-    assert capsys.readouterr().out == "compiling the simulator ...\nvideo: probe-native-zero.mp4 (return 3.0)\n"
+    assert capsys.readouterr().out == "compiling the simulator ...\nvideo: probe-native-zero.mp4 (9 steps, return 3.0)\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

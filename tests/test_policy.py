@@ -165,18 +165,21 @@ def frames_of(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
     return frames, meta
 
 
-def test_a_video_of_one_episode(run: Path, tmp_path: Path) -> None:
-    total = play.record(warpsac.load_policy(run), "Drawn-v0", tmp_path / "a.mp4", steps=100, seed=0)
-    assert total == 15.0
+def test_a_video_of_short_episodes(run: Path, tmp_path: Path) -> None:
+    """Of 1.5 s each: three of them make more than four seconds."""
+    filmed = play.record(warpsac.load_policy(run), "Drawn-v0", tmp_path / "a.mp4", steps=100, seed=0)
+    assert filmed == play.Filmed(90, (15.0, 15.0, 15.0))
     frames, meta = frames_of(tmp_path / "a.mp4")
-    assert len(frames) == 30
+    assert len(frames) == 90
     assert meta["fps"] == 20
     assert frames[0].shape == (64, 96, 3)
     brightness = [float(frame.mean()) for frame in frames]
     assert brightness[0] < 20
-    assert brightness[-1] > 120
+    assert brightness[29] > 120
+    assert brightness[30] < 20  # the second begins
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
-    assert play.record(warpsac.load_policy(run), "Drawn-v0", tmp_path / "a.mp4", steps=7, seed=0) == 3.5
+    cut = play.record(warpsac.load_policy(run), "Drawn-v0", tmp_path / "a.mp4", steps=7, seed=0)
+    assert str(cut) == "7 steps, return 3.5"
     assert len(frames_of(tmp_path / "a.mp4")[0]) == 7
 
 
@@ -209,9 +212,9 @@ def test_a_video_of_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MUJOCO_GL", gl)
     config = tiny(tmp_path, task="InvertedPendulum-v5", stop_at=15, eval={"every": 0}, env={"num_envs": 1})
     (run,) = training.train(config).runs
-    total = play.record(warpsac.load_policy(run), "InvertedPendulum-v5", run / "policy.mp4", 20, 0)
+    filmed = play.record(warpsac.load_policy(run), "InvertedPendulum-v5", run / "policy.mp4", 20, 0)
     frames, meta = frames_of(run / "policy.mp4")
-    assert 2 <= len(frames) <= 20
-    assert total >= len(frames) - 1  # reward 1 for each step that it stands
+    assert len(frames) == filmed.steps == 20
+    assert filmed.returns[0] >= 2  # reward 1 for each step that it stands
     assert meta["fps"] == 25
     assert np.ptp(frames[0]) > 50  # something is there to see

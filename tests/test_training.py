@@ -63,6 +63,7 @@ def test_only_long_runs_of_full_size_are_too_much_for_a_cpu(tmp_path: Path) -> N
         ("probe-point", "pushes", True),
         ("probe-point", "impl", "warp"),
         ("probe-point", "cameras", True),
+        ("probe-point", "action_limit", 2.0),
         ("probe-native", "episode_limit", 5),
     ],
 )

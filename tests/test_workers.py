@@ -394,7 +394,7 @@ def test_the_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert where("probe-point", sets=2) == "2 worker processes (a step takes 2.00 ms, 4 cores)"
     assert where("probe-point", workers=0) == "this process (env.workers = 0)"
     assert where("probe-point", workers=9, sets=2) == "8 worker processes (env.workers = 9)"
-    assert where("probe-point", 1) == "this process (one environment)"
+    assert where("probe-point", 1) == "this process"
     monkeypatch.setattr(spread, "wake_cost", lambda made: 0.004)
     assert where("probe-point") == (
         "this process (a step takes 2.00 ms, 4 cores, but 4.00 ms to wake worker processes up)"

@@ -97,7 +97,7 @@ class PlayOptions:
     out: str | None = None
     """The mp4 file; default: policy.mp4 in the run folder, or TASK-AGENT.mp4 here."""
     steps: int = 1000
-    """Most control steps to show; the video ends with the episode."""
+    """Most control steps to show; the video ends with the episode, short ones are followed by others."""
     seed: int = 0
     """Seed of the episode."""
     viewer: bool = False
@@ -332,8 +332,7 @@ def _play(words: list[str]) -> int:
         play.watch(agent, task, asked.host, asked.port, asked.seed, config)
         return 0
     out = Path(asked.out) if asked.out else out
-    total = play.record(agent, task, out, asked.steps, asked.seed, config)
-    print(f"video: {out} (return {total:.1f})")
+    print(f"video: {out} ({play.record(agent, task, out, asked.steps, asked.seed, config)})")
     return 0
 
 

@@ -170,7 +170,7 @@ class HostLoop(Loop):
         config = self.config
         if self._evaluation_envs is None:
             self._evaluation_envs = self._make_envs(min(config.eval.num_envs, config.eval.episodes))
-            self.progress.message(_where("evaluation", self._evaluation_envs))
+            self.progress.message(_where("evaluation environments", self._evaluation_envs))
         return self._evaluation_envs
 
     # --- checkpoints

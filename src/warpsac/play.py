@@ -7,7 +7,7 @@ import math
 import os
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,18 @@ from warpsac.video import find_gl, no_gl, writer
 from warpsac.viewer.painter import image_of
 
 TELL_SECONDS = 10.0  # between two lines on how far a video is
+LEAST_SECONDS = 4.0  # of a video: shorter episodes are followed by others
+
+
+class Filmed(NamedTuple):
+    steps: int
+    returns: tuple[float, ...]
+    """Of the episodes that ended; of the one that was begun if none did."""
+
+    def __str__(self) -> str:
+        mean = sum(self.returns) / len(self.returns)
+        several = f"{len(self.returns)} episodes, mean " if len(self.returns) > 1 else ""
+        return f"{self.steps:,} steps, {several}return {mean:.1f}"
 
 
 class UntrainedAgent:
@@ -41,15 +53,15 @@ def record(
     steps: int,
     seed: int,
     config: EnvConfig | None = None,
-) -> float:
-    """Write a video of one episode, up to `steps` control steps of it; returns its return so far."""
+) -> Filmed:
+    """Write a video of an episode, or of several short ones, up to `steps` control steps."""
     env = _drawable(task, config)
     try:
         act = _actor(agent, env.spec, seed)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = math.ceil(rate / 60)
-        obs, total = env.reset(seed), 0.0
+        obs, returns, running = env.reset(seed), [], 0.0
         told = time.monotonic()
         with writer(path, rate / every) as video:
             for step in range(steps):
@@ -61,12 +73,15 @@ def record(
                 env.send(act(obs))
                 result = env.recv().result
                 obs = result.obs
-                total += float(result.reward[0])
+                running += float(result.reward[0])
                 if (result.terminated | result.truncated)[0]:
-                    break
+                    returns.append(running)
+                    running = 0.0
+                    if step + 1 >= LEAST_SECONDS * rate:
+                        break
     finally:
         env.close()
-    return total
+    return Filmed(step + 1, tuple(returns or [running]))
 
 
 def watch(

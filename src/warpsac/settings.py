@@ -16,6 +16,7 @@ NO_LIMIT = ("probe-native",)  # families whose episodes are as long as they are
 HEEDED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
     "cameras": ("mjlab", "sim2real"),
+    "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
     "workers": tuple(family for family in envs.FAMILIES if family not in (*envs.NATIVE_FAMILIES, *envs.TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in envs.FAMILIES if family not in NO_LIMIT),
 }

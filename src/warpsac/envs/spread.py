@@ -49,7 +49,7 @@ def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
     every = [first, *(recipe.slice(0, recipe.spec.num_envs) for _ in range(sets - 1))]
     for one in every:
         one.make()
-    return SeedEnvs(every, f"this process ({why})")
+    return SeedEnvs(every, f"this process ({why})" if why else "this process")
 
 
 def choose(step_seconds: float, num_envs: int, sets: int, cores: int, wake_seconds: float | None = None) -> int:
@@ -70,10 +70,11 @@ def choose(step_seconds: float, num_envs: int, sets: int, cores: int, wake_secon
 
 
 def _automatic(recipe: Recipe, sets: int, timeout: float) -> tuple[list[WorkerEnvs], str]:
-    """The sets in worker processes, none if they are better stepped in this one; and why."""
+    """The sets in worker processes, none if they are better stepped in this one; and why, if
+    there was a choice."""
     num_envs, cores = recipe.spec.num_envs, _cores()
     if num_envs * sets == 1:
-        return [], "one environment"
+        return [], ""
     if cores < 3:
         return [], f"{cores} core{'s' if cores > 1 else ''}"
     step = step_cost(recipe)
