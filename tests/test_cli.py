@@ -363,7 +363,8 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
     process.send_signal(number)
     out, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert error == "\nstopping as soon as it can, and saving; once more stops at once, without saving\n"
+    assert error == ""
+    assert "stopping as soon as it can, and saving; once more stops at once, without saving\n" in out
     assert f"stopped by {number.name}; go on with: warpsac train --resume {run}" in out
     assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
     (step,) = checkpoint.steps(run / "checkpoints")[-1:]
@@ -488,7 +489,8 @@ def test_a_simulator_that_has_to_be_compiled_says_so(
 ) -> None:
     monkeypatch.setattr(play, "record", lambda *_: play.Filmed(9, (3.0,)))
     assert main("play", "probe-native", "--agent", "zero") == 0
-    assert capsys.readouterr().out == "compiling the simulator ...\nvideo: probe-native-zero.mp4 (9 steps, return 3.0)\n"
+    told = "video: probe-native-zero.mp4 (9 steps, return 3.0)"
+    assert capsys.readouterr().out == f"compiling the simulator ...\n{told}\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

@@ -171,7 +171,7 @@ class Loop(abc.ABC):
 
     def run(self) -> Outcome:
         config = self.config
-        with StopSignals(STOPPING) as signals, self.saving_on_faults():
+        with StopSignals(lambda: self.progress.message(STOPPING)) as signals, self.saving_on_faults():
             if self.due(config.eval.every):
                 self.evaluate(signals)
             while self.step < config.end_step and not signals.received and self.within_budget():

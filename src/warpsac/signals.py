@@ -7,11 +7,10 @@ acknowledged from another thread, which the signal itself wakes up.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -57,8 +56,8 @@ def killed_by_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _answered(line: str) -> Iterator[None]:
-    """Within, the first signal is answered with a line on stderr at once, whatever Python is busy with."""
+def _answered(acknowledge: Callable[[], None]) -> Iterator[None]:
+    """Within, the first signal is acknowledged at once by another thread, whatever this one is busy with."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -68,7 +67,7 @@ def _answered(line: str) -> Iterator[None]:
     def answer() -> None:
         with contextlib.suppress(OSError):
             if reading.recv(1):
-                os.write(2, f"\n{line}\n".encode())
+                acknowledge()
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -85,15 +84,15 @@ def _answered(line: str) -> Iterator[None]:
 class StopSignals:
     """While entered, `received` is the number of the first such signal, or None."""
 
-    def __init__(self, acknowledgement: str | None = None) -> None:
+    def __init__(self, acknowledge: Callable[[], None] | None = None) -> None:
         self.received: int | None = None
-        self._acknowledgement = acknowledgement
+        self._acknowledge = acknowledge
         self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:
         self._entered.enter_context(_handled([signal.SIGINT, signal.SIGTERM], self._handle))
-        if self._acknowledgement is not None:
-            self._entered.enter_context(_answered(self._acknowledgement))
+        if self._acknowledge is not None:
+            self._entered.enter_context(_answered(self._acknowledge))
         return self
 
     def __exit__(self, *_: object) -> None:
