@@ -265,6 +265,8 @@ def _eval(words: list[str]) -> int:
     if asked.episodes is not None and asked.episodes < 1:
         raise UserError(f"episodes = {asked.episodes}: must be at least 1")
     _check_seed(asked.seed)
+    if not Path(asked.run).exists() and (known := _task_of(asked.run)):
+        raise UserError(f"{known}: a task, not a run folder; `warpsac train {known}` makes one")
     run = rundir.open_run(asked.run)
     target = envs.lookup(run.config.task)
     runtime.use_compilation_cache()
@@ -286,7 +288,8 @@ def _eval(words: list[str]) -> int:
     if asked.json:
         print(json.dumps(row))
         return 0
-    table = Table(title=f"{target.name}, {run.config.variant}, step {policy.step:,}", show_header=False)
+    print(f"{target.name}, {run.config.variant}, step {policy.step:,}")
+    table = Table(show_header=False)
     table.add_row("episodes", str(row["eval/episodes"]))
     table.add_row("return", f"{row['eval/return']:.2f} ± {row['eval/return_std']:.2f}")
     table.add_row("length", f"{row['eval/length']:.1f}")

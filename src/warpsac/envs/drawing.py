@@ -46,6 +46,8 @@ class Picture:
 
         gl_context()
         enlarge_buffer(model, width, height)
+        if model.nlight == 0:  # lit by the camera alone, which is dim by default
+            model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.4, 0.8
         self._renderer = mujoco.Renderer(model, height, width)
         self._camera = choose_camera(model, cameras)
 
