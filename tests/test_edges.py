@@ -98,7 +98,7 @@ def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(
     assert_same_run(run, whole, extra_evaluations=(90,))
     with pytest.raises(ConfigError, match="stop_at = 30: the run is already at step 270"):
         training.resume([run], stop_at=30)
-    with pytest.raises(ConfigError, match="stop_at = 271: the run's schedule ends at total_steps = 270; to go further"):
+    with pytest.raises(ConfigError, match="stop_at = 271: the schedule ends at total_steps = 270; to go further"):
         training.resume([run], stop_at=271)
     capsys.readouterr()
     assert training.resume([run]).finished
@@ -178,5 +178,5 @@ def test_a_task_can_be_watched_before_training(agent: str, tmp_path: Path, capsy
     options = ["--agent", agent, "--steps", "5", "--out", str(out)]
     assert cli.main(["play", "InvertedPendulum-v5", *options]) == 0
     assert out.stat().st_size > 1000
-    assert f"video: {out} (return" in capsys.readouterr().out
+    assert f"video: {out} (5 steps, " in capsys.readouterr().out
     assert cli.main(["play", "InvertedPendulim-v5", *options]) == 2

@@ -80,9 +80,6 @@ def _resume(runs: list[RunDir], stop_at: int | None, time_budget: float | None) 
     reached = checkpoints[0].step if checkpoints else 0
     if stop_at is not None and stop_at < reached:
         raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-    if stop_at is not None and stop_at > config.total_steps:
-        allowed = f"the run's schedule ends at total_steps = {config.total_steps}; to go further, train anew with more"
-        raise ConfigError("stop_at", stop_at, allowed)
     with make_loop(config, runs) as loop:
         loop.start(checkpoints=checkpoints)
         return loop.run()

@@ -80,7 +80,7 @@ def validate(config: Config) -> Config:
         at_least(path, 0)
     check("stop_at", config.stop_at is None or config.stop_at >= 1, "must be at least 1")
     check("stop_at", config.stop_at is None or config.stop_at <= config.total_steps,
-          f"must be at most total_steps = {config.total_steps}, where the schedule ends")  # fmt: skip
+          f"the schedule ends at total_steps = {config.total_steps}; to go further, train anew with more")  # fmt: skip
     check("time_budget", config.time_budget is None or config.time_budget > 0, "must be positive (seconds)")
     check("env.workers", config.env.workers == "auto" or config.env.workers >= 0, "must be auto or at least 0")
     check("env.worker_timeout", 0 < config.env.worker_timeout < math.inf, "must be positive and finite (seconds)")
