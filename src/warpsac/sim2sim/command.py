@@ -59,7 +59,8 @@ def command(asked: Sim2SimOptions) -> int:
         prepare_to_draw()
     robot = load_scene(policy, asked.scene)
     outside = _outside(asked.command, robot.robot)
-    for line in ([outside] if outside else []) + [f"{asked.scene}: {one}" for one in robot.differences]:
+    scene = asked.scene or "the exported scene"
+    for line in ([outside] if outside else []) + [f"{scene}: {one}" for one in robot.differences]:
         print(f"warning: {line}", file=sys.stderr)
     if asked.viewer:
         from warpsac.sim2sim import stage  # alone in needing more than the robot and its policy
