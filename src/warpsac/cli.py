@@ -265,8 +265,7 @@ def _eval(words: list[str]) -> int:
     if asked.episodes is not None and asked.episodes < 1:
         raise UserError(f"episodes = {asked.episodes}: must be at least 1")
     _check_seed(asked.seed)
-    if not Path(asked.run).exists() and (known := _task_of(asked.run)):
-        raise UserError(f"{known}: a task, not a run folder; `warpsac train {known}` makes one")
+    _require_no_task(asked.run, "`warpsac train {}` makes one")
     run = rundir.open_run(asked.run)
     target = envs.lookup(run.config.task)
     runtime.use_compilation_cache()
@@ -321,8 +320,7 @@ def _play(words: list[str]) -> int:
     agent: Any = asked.agent
     task, config, out = asked.run, None, Path(f"{asked.run}-{asked.agent}.mp4")
     if asked.agent == "policy":
-        if not Path(asked.run).exists() and (known := _task_of(asked.run)):
-            raise UserError(f"{known}: a task, not a run folder; to see it untrained: --agent zero or random")
+        _require_no_task(asked.run, "to see it untrained: --agent zero or random")
         run = rundir.open_run(asked.run)
         agent, task, config, out = load_policy(asked.run), run.config.task, run.env, run.path / "policy.mp4"
     elif Path(asked.run).is_dir():  # the task of a run, without its policy
@@ -337,6 +335,12 @@ def _play(words: list[str]) -> int:
     out = Path(asked.out) if asked.out else out
     print(f"video: {out} ({play.record(agent, task, out, asked.steps, asked.seed, config)})")
     return 0
+
+
+def _require_no_task(name: str, way_out: str) -> None:
+    """Tell whoever names a task, in the place of a run folder, what to do with it."""
+    if not Path(name).exists() and (known := _task_of(name)):
+        raise UserError(f"{known}: a task, not a run folder; {way_out.format(known)}")
 
 
 def _task_of(name: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from warpsac.ppo_config import PpoConfig
+from warpsac.ppo_config import Compute, PpoConfig
 
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and the one variant that it has
@@ -95,7 +95,7 @@ class LearnerConfig:
     """Atoms of the value distribution."""
     value_limit: float = 5.0
     """The value support reaches from -limit to limit."""
-    compute: Literal["float32", "float32-exact", "bfloat16"] = "float32"
+    compute: Compute = "float32"
     """Number format of matrix products and activations; on GPUs float32 means TF32 products, float32-exact not."""
     gamma: float = 0.99
     """Discount of one step."""

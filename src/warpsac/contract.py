@@ -130,11 +130,10 @@ class Robot:
             _require(len(getattr(self, name)) == count, name, f"must have {count} numbers, one for each joint")
         for name in ("effort_limit", "target_low", "joint_low"):
             _require(len(getattr(self, name)) in (0, count), name, f"must have {count} numbers, or none")
-        for name in ("target", "joint"):
+        _require(len(self.command_low) in (0, 3), "command_low", "must have 3 numbers, or none")
+        for name in ("target", "joint", "command"):
             low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
             _require(len(low) == len(high), f"{name}_high", f"must be as long as {name}_low")
-        _require(len(self.command_low) in (0, 3), "command_low", "must have 3 numbers, or none")
-        _require(len(self.command_high) == len(self.command_low), "command_high", "must be as long as command_low")
         _require(count > 0, "joints", "must name at least one")
         _require(self.control_hz > 0, "control_hz", "must be above 0")
         clocks = len(self.gait.start) if self.gait else 0

@@ -26,6 +26,7 @@ RUNNING_MOMENTUM = 0.99
 RMS_NORM_EPS = 1e-6
 PROJECTION_EPS = 1e-8
 LOG_STD_RANGE = (-10.0, 2.0)
+OVER_FEATURES = (((0,), (0,)), ((), ()))  # products of kernels and activations sum over the first axis of both
 
 
 class Format(NamedTuple):
@@ -249,7 +250,7 @@ def rms_norm(x: Array, scale: Array) -> Array:
 
 def _linear(kernel: Array, x: Array, number: Format) -> Array:
     """[in, out] and [in, rows] -> [out, rows]."""
-    return jax.lax.dot_general(kernel.astype(number.dtype), x, (((0,), (0,)), ((), ())), precision=number.precision)
+    return jax.lax.dot_general(kernel.astype(number.dtype), x, OVER_FEATURES, precision=number.precision)
 
 
 def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, number: Format) -> tuple[Array, TrunkMoments]:
@@ -270,8 +271,9 @@ def head_apply(network: Network, features: Array, number: Format) -> Array:
     """RMSNorm and head, [width, rows] -> [rows, outputs], in float32 from the product on."""
     y = rms_norm(features, network.trunk.rms)
     kernel = network.head_w.astype(number.dtype)
-    dimensions = (((0,), (0,)), ((), ()))
-    product = jax.lax.dot_general(y, kernel, dimensions, precision=number.precision, preferred_element_type=jnp.float32)
+    product = jax.lax.dot_general(
+        y, kernel, OVER_FEATURES, precision=number.precision, preferred_element_type=jnp.float32
+    )
     return product + network.head_b
 
 

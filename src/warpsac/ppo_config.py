@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+Compute = Literal["float32", "float32-exact", "bfloat16"]  # of both algorithms; what each means: networks.FORMATS
+
 
 @dataclass(frozen=True)
 class PpoConfig:
@@ -42,7 +44,7 @@ class PpoConfig:
     """Longer gradients are scaled down to this."""
     normalize_rewards: bool = True
     """Scale rewards by the spread of discounted returns; off: learn from raw rewards."""
-    compute: Literal["float32", "float32-exact", "bfloat16"] = "float32"
+    compute: Compute = "float32"
     """Number format of matrix products; on GPUs float32 means TF32, float32-exact does not."""
 
 

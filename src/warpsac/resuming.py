@@ -89,8 +89,6 @@ def _newest(run: RunDir, limit: int | None) -> Checkpoint:
 
 def restore(loop: Loop, checkpoints: list[Checkpoint] | None) -> None:
     """Go on exactly where the checkpoints were taken; rows logged after them are moved aside."""
-    for run in loop.runs:  # all of them, or none is touched
-        run.lock()
     if checkpoints is None:
         loop.progress.message("no checkpoint was made yet: starting from the beginning")
     else:

@@ -225,8 +225,8 @@ class SeedEnvs:
         self.stack, self._split = stack, split
         self.spec: EnvSpec = self.sets[0].spec
         self.where = where
-        self._names = [""] * len(self.sets)
         """Where they are stepped, and why there, in words."""
+        self._names = [""] * len(self.sets)
 
     def name(self, seeds: Sequence[int]) -> None:
         """Let events tell whose they are, if there are several."""

@@ -40,11 +40,6 @@ class Driven(NamedTuple):
     def base(self) -> str:
         return str(self.entity.root_body.name).removeprefix(self.prefix)
 
-    def default(self, kind: str, names: Sequence[str]) -> np.ndarray:
-        """Of these joints: pos or vel."""
-        values = _numbers(getattr(self.entity.data, f"default_joint_{kind}"))
-        return values[[self.entity.joint_names.index(name) for name in names]]
-
 
 def robot_of(env: Any, groups: Sequence[str]) -> Robot | None:
     """The contract of an environment whose actor observes these groups; None if its actions are not joint targets."""
@@ -177,7 +172,7 @@ def _of_joints(name: str, settings: Any, driven: Driven) -> tuple[str, str] | No
     if _entity_name(settings) != driven.prefix[:-1] or _joints(settings, driven.entity) != driven.joints:
         return None
     expected = driven.offset if name == "joint_pos_rel" else np.zeros(len(driven.joints))
-    default = driven.default("pos" if name == "joint_pos_rel" else "vel", driven.joints)
+    default = _default(driven.entity, "pos" if name == "joint_pos_rel" else "vel", driven.joints)
     return (name, "") if np.allclose(default, expected, atol=1e-6) else None
 
 
@@ -250,6 +245,12 @@ def _joints(settings: Any, entity: Any) -> tuple[str, ...]:
     return tuple(np.array(entity.joint_names)[ids])
 
 
+def _default(entity: Any, kind: str, names: Sequence[str]) -> np.ndarray:
+    """Of these joints: pos or vel."""
+    values = _numbers(getattr(entity.data, f"default_joint_{kind}"))
+    return values[[entity.joint_names.index(name) for name in names]]
+
+
 def _looked_at(settings: Any, env: Any) -> str:
     """Of a task's own term: the sensor, the command, the joints with their default, or all that it is told."""
     for name in ("sensor_name", "command_name"):
@@ -258,8 +259,8 @@ def _looked_at(settings: Any, env: Any) -> str:
     kind = _path(settings.func).rpartition(".")[2]
     if kind in ("joint_pos_rel", "joint_vel_rel"):
         entity = env.scene[_entity_name(settings)]
-        names, values = _joints(settings, entity), _numbers(getattr(entity.data, f"default_{kind[:9]}"))
-        default = [rounded(values[entity.joint_names.index(name)]) for name in names]
+        names = _joints(settings, entity)
+        default = map(rounded, _default(entity, kind.split("_")[1], names))
         return ", ".join(f"{name} minus {number:g}" if number else name for name, number in zip(names, default))
     return ", ".join(f"{name} {_told(value)}" for name, value in settings.params.items())
 

@@ -70,8 +70,7 @@ def choose(step_seconds: float, num_envs: int, sets: int, cores: int, wake_secon
 
 
 def _automatic(recipe: Recipe, sets: int, timeout: float) -> tuple[list[WorkerEnvs], str]:
-    """The sets in worker processes, none if they are better stepped in this one; and why, if
-    there was a choice."""
+    """The sets in worker processes, none if they are better stepped in this one; and why, if there was a choice."""
     num_envs, cores = recipe.spec.num_envs, _cores()
     if num_envs * sets == 1:
         return [], ""

@@ -35,15 +35,17 @@ class Motors:
         self._gear = model.actuator_gainprm[self._ids, 0] * model.actuator_gear[self._ids, 0]
         self._stiffness = np.array(robot.stiffness)
         # The contract's damping is that of motor and joint together, and the scene's joints have theirs.
-        self._damping = np.array(robot.damping) - model.dof_damping[model.jnt_dofadr[list(joints)]]
+        passive = model.dof_damping[model.jnt_dofadr[list(joints)]]
+        self._damping = np.array(robot.damping) - passive
         self._limit = np.array(robot.effort_limit or [np.inf] * len(joints))
-        self.differences = tuple(self._differences(model, robot, joints))
+        self.differences = tuple(self._differences(model, robot, joints, passive))
 
-    def _differences(self, model: Any, robot: Robot, joints: Sequence[int]) -> Iterator[str]:
+    def _differences(self, model: Any, robot: Robot, joints: Sequence[int], passive: np.ndarray) -> Iterator[str]:
         """Lines on motors of the scene that do not do what the contract says."""
         single = np.array([(model.actuator_trnid[:, 0] == joint).sum() == 1 for joint in joints])
         driven = single & ~self._torque
-        scene = -model.actuator_biasprm[self._ids, 1], self._damping_of(model, joints)
+        stiffness, damping = -model.actuator_biasprm[self._ids, 1:3].T
+        scene = (stiffness, damping + passive)
         for what, found, told in zip(("stiffness", "damping"), scene, (robot.stiffness, robot.damping)):
             other = np.flatnonzero(driven & ~np.isclose(found, told, rtol=1e-3, atol=1e-6))
             if len(other):
@@ -55,9 +57,6 @@ class Motors:
         if len(weak):
             first = f"{robot.joints[weak[0]]} gives {most[weak[0]]:g} N m instead of {self._limit[weak[0]]:g}"
             yield f"{len(weak)} motors are weaker than the policy's: {first}"
-
-    def _damping_of(self, model: Any, joints: Sequence[int]) -> np.ndarray:
-        return -model.actuator_biasprm[self._ids, 2] + model.dof_damping[model.jnt_dofadr[list(joints)]]
 
     def drive(self, data: Any, target: np.ndarray, angle: np.ndarray, velocity: np.ndarray) -> None:
         torque = self._stiffness * (target - angle) - self._damping * velocity
