@@ -126,6 +126,7 @@ def test_the_g1_by_its_model_and_its_settings(g1: Deployment) -> None:
     )  # fmt: skip
     assert robot.observation_size == 99
     assert robot.obstacle is None
+    assert {"push_robot (every 1 to 3 s)", "foot_friction (startup)", "reset_base (reset)"} <= set(robot.disturbances)
     assert contract.from_plain(json.loads(json.dumps(contract.to_plain(robot))), "file") == robot
 
 

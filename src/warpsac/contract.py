@@ -123,6 +123,8 @@ class Robot:
     sensors: Literal["lagging", "current"] = "lagging"
     """In the simulator: what sensors and frames tell is one physics step old, as MuJoCo leaves it, or is brought up
     to date before it is observed."""
+    disturbances: tuple[str, ...] = ()
+    """What the task itself draws at random in training, by the task's own names and when it does so."""
 
     def __post_init__(self) -> None:
         count = len(self.joints)

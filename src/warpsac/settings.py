@@ -24,12 +24,17 @@ HEEDED_BY: dict[str, tuple[str, ...]] = {
 TRUE_OF_ALL: dict[str, tuple[object, ...]] = {"workers": (0,)}  # may be said of a simulator that does not heed it
 
 
+def heeds(family: str, name: str) -> bool:
+    """Whether a setting of `EnvConfig` means something to the simulators of a family."""
+    return family in HEEDED_BY.get(name, (family,))
+
+
 def require_effect(config: Config) -> None:
     """Tell whoever asks a simulator for what it does not do: the run would look as if it did."""
     target, usual = envs.lookup(config.task), EnvConfig()
-    for name, families in HEEDED_BY.items():
+    for name in HEEDED_BY:
         value = getattr(config.env, name)
-        if target.family not in families and value not in (getattr(usual, name), *TRUE_OF_ALL.get(name, ())):
+        if not heeds(target.family, name) and value not in (getattr(usual, name), *TRUE_OF_ALL.get(name, ())):
             raise ConfigError(f"env.{name}", value, f"has no effect on {target.name}: leave it out")
 
 

@@ -62,7 +62,8 @@ def robot_of(env: Any, groups: Sequence[str]) -> Robot | None:
         command_range=(low, high),
         prefix=driven.prefix,
     )
-    return dataclasses.replace(robot, sensors="current")  # MJLab computes them anew before it observes
+    # MJLab computes its sensors anew before it observes.
+    return dataclasses.replace(robot, sensors="current", disturbances=_disturbances(env))
 
 
 def scene_of(env: Any) -> SceneFiles:
@@ -223,6 +224,17 @@ def _command_range(env: Any, observation: Sequence[Term]) -> tuple[tuple[float, 
             low, high = zip(*(getattr(ranges, part) for part in COMMANDED))
             return low, high
     raise AssertionError("a velocity command is observed and there is none")
+
+
+def _disturbances(env: Any) -> tuple[str, ...]:
+    """Its events: pushes, friction, masses and the like."""
+    found = []
+    for name, event in env.cfg.events.items():
+        when = event.mode
+        if event.mode == "interval" and event.interval_range_s is not None:
+            when = "every {:g} to {:g} s".format(*event.interval_range_s)
+        found.append(f"{name} ({when})")
+    return tuple(found)
 
 
 # --- MJLab's settings as plain values

@@ -20,6 +20,7 @@ from warpsac.errors import UserError
 from warpsac.export import deploy, network
 from warpsac.files import free_name, in_words
 from warpsac.policy import LoadedPolicy, learner_of, load_policy, require_fit
+from warpsac.settings import heeds
 from warpsac.sim2sim.policy import open_session
 from warpsac.sim2sim.robot import Simulated
 from warpsac.sim2sim.walk import walk
@@ -28,6 +29,7 @@ TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1,
 RECORDED = 800  # observations that the file is held against,
 AT_ONCE = 4  # and environments that they are recorded in, where the simulator can hold as many
 SCENE = "scene/scene.xml"
+ENV_SETTINGS = ("num_envs", "pushes", "randomize", "action_limit")  # told where they mean something to the task
 
 # Where a robot is recorded: standing, ahead, to the left, turning; as parts of the greatest command.
 _COMMANDS = ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 0.5))
@@ -118,7 +120,7 @@ def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
 
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
-    meta, env = folder.meta, folder.env
+    meta, env, family = folder.meta, folder.env, envs.lookup(folder.config.task).family
     git = meta.get("git") or {}
     evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
     return {
@@ -131,7 +133,7 @@ def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]
         "dirty": git.get("dirty"),
         "time": meta.get("time"),
         "resumes": len(meta.get("resumes", [])),
-        "env": {name: getattr(env, name) for name in ("num_envs", "pushes", "randomize", "action_limit")},
+        "env": {name: getattr(env, name) for name in ENV_SETTINGS if heeds(family, name)},
         "versions": meta.get("versions", {}),
     }
 

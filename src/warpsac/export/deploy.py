@@ -105,6 +105,8 @@ def deploy_yaml(card: dict[str, Any], robot: Robot | None) -> str:
     if robot:
         about |= {"joint_names": list(robot.joints), "base": robot.base, "base_height": robot.base_height}
         about |= {"prefix": robot.prefix, "sensors": robot.sensors}
+        if robot.disturbances:
+            about["disturbances"] = list(robot.disturbances)
         if robot.joint_low:
             about["joint_range"] = _pairs(robot.joint_low, robot.joint_high)
         if robot.effort_limit:
