@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from common import as_command, command_line, positive, show
-from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.sim2sim.policy import open_session
 
@@ -70,17 +69,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=positive, default=7)
     parser.add_argument("--calls", type=positive, default=5000)
     asked = parser.parse_args(words)
-    try:
-        content = asked.policy.read_bytes() if asked.policy else untrained()
-    except OSError as error:
-        raise UserError(f"--policy {asked.policy}: {(error.strerror or str(error)).lower()}") from error
+    source = asked.policy or untrained()
     pinned = pin_to_one_core()
-    session = open_session(asked.policy or content)
+    session = open_session(source)
     report = {
         "policy": str(asked.policy) if asked.policy else "untrained, default size",
         "observations": session.get_inputs()[0].shape[-1],
         "actions": session.get_outputs()[0].shape[-1],
-        "file_kb": round(len(content) / 1e3, 1),
+        "file_kb": round((len(source) if isinstance(source, bytes) else source.stat().st_size) / 1e3, 1),
         **measure(session, asked.rounds, asked.calls),
         "pinned_to_one_core": pinned,
         "rounds": asked.rounds,

@@ -74,7 +74,7 @@ def test_an_iteration_of_ppo(capsys: pytest.CaptureFixture[str]) -> None:
         ("host_loop", "--task nope", "unknown task 'nope'"),
         ("host_loop", "--rounds 0", "argument --rounds: must be a whole number above 0, not 0"),
         ("update", "--batches 64 two", "argument --batches: must be a whole number above 0, not two"),
-        ("export", "--policy nope.onnx", "--policy nope.onnx: no such file or directory"),
+        ("export", "--policy nope.onnx", "nope.onnx: no such file"),
         ("report", "--rows 50", "--evaluations 100: must be at most the 50 rows"),
         ("curves", "nope --out here", "nope: no such folder"),
     ],

@@ -298,6 +298,7 @@ def test_killed_while_the_seeds_are_saved_with_one_checkpoint_each(
     monkeypatch.undo()
     runs = sorted(tmp_path.iterdir())
     assert [checkpoint.steps(run / "checkpoints") for run in runs] == [[75, 150], [75]]
+    assert "step 75 is the last saved" in resuming.after_a_stop_at_once([rundir.open_run(run) for run in runs])
     assert training.resume(runs).finished
     for run, reference in zip(runs, uninterrupted(setting, True), strict=True):
         assert_same_run(run, reference)

@@ -24,10 +24,10 @@ def command(folders: Sequence[Path]) -> str:
 
 def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
     """A line for whoever did not wait until all was saved."""
-    steps = checkpoint.steps(runs[0].checkpoints)
+    steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
     if not steps:
         return "stopped at once: nothing is saved, as no checkpoint was made yet"
-    return f"stopped at once: step {steps[-1]:,} is the last saved; go on with: {command([run.path for run in runs])}"
+    return f"stopped at once: step {max(steps):,} is the last saved; go on with: {command([run.path for run in runs])}"
 
 
 def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
