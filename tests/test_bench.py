@@ -31,7 +31,8 @@ from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.plan import PLAN, Planned, read_plan, write_plan
 from warpsac.report.groups import Group
-from warpsac.report.runs import Missing, collect, find_missing, find_plans
+from warpsac.report.missing import Missing, find_missing, find_plans
+from warpsac.report.runs import collect
 from warpsac.validation import override
 
 END = 1_000_000

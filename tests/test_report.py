@@ -77,6 +77,14 @@ def test_aggregates_by_hand(two_tasks: Path) -> None:
     assert pair.difference == pytest.approx(0)
 
 
+def test_the_two_sides_of_a_pair_say_the_same(two_tasks: Path) -> None:
+    ours, theirs = scope(study_of(two_tasks), "dmc").comparisons["auc"].pairs
+    assert ours.probability.value == 1 - theirs.probability.value
+    (low, high), mirrored = ours.probability.interval, theirs.probability.interval
+    assert low < high
+    assert mirrored == (1 - high, 1 - low)
+
+
 def test_family_curve_has_the_family_auc_as_its_mean_height(two_tasks: Path) -> None:
     family = scope(study_of(two_tasks), "dmc")
     curve = family.step_curve
@@ -444,3 +452,14 @@ def test_it_does_without_jax(two_tasks: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert "runs: 8 finished" in done.stdout
+
+
+def test_runs_that_were_told_to_stop_early_say_how_far_they_went(tmp_path: Path) -> None:
+    half = straight(600, end=END // 2)
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, half, stop_at=END // 2)
+    write_run(tmp_path, "probe-point", "warpsac-l", 1, half, total_steps=END, stop_at=END // 2)
+    write_run(tmp_path, "dog-walk", "warpsac-l", 1, straight(600))
+    text = render(study_of(tmp_path), "x")
+    told = "dog-run (at 500,000 of 1,000,000 steps), probe-point (at 500,000 of 1,000,000 steps)."
+    assert f"Told to stop before the end of their schedule: {told}" in text
+    assert text.count('<span class="ci">at 500,000</span>') == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -15,12 +16,13 @@ import pytest
 
 from run_folders import config_of, write_run
 from runs import tiny
-from warpsac import rowfiles, rundir, training
+from warpsac import checkpoint, rowfiles, rundir, training
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.plan import Planned
 from warpsac.provenance import own_version
 from warpsac.report.groups import Group, group_of
-from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
+from warpsac.report.missing import Missing, common_changes, find_missing
+from warpsac.report.runs import Run, collect, read_run
 
 END = 1_000_000
 FULL = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0), (END, 800.0, 200.0)]
@@ -62,9 +64,25 @@ def test_an_interrupted_run(tmp_path: Path) -> None:
     assert (the_run(folder).status, the_run(folder).detail) == (
         "interrupted", "at step 500,000 of 1,000,000, no checkpoint",
     )  # fmt: skip
-    (folder / "checkpoints/step_000000500000").mkdir(parents=True)
-    (folder / "checkpoints/step_000000500000/manifest.json").write_text("{}")
+    saved = checkpoint.save(folder / "checkpoints", END // 2, {"policy": {"a": np.ones(3)}, "learner": {}}, {}, keep=1)
     assert the_run(folder).detail == f"at step 500,000 of 1,000,000; go on with: warpsac train --resume {folder}"
+    (saved / "learner.npz").unlink()  # the policy alone can be watched and exported, not trained
+    assert the_run(folder).detail == "at step 500,000 of 1,000,000, no complete checkpoint"
+
+
+def test_a_command_to_go_on_with_can_be_pasted(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "my runs", "dog-run", "warpsac-l", 1, FULL[:2])
+    checkpoint.save(folder / "checkpoints", END // 2, {"learner": {}}, {}, keep=1)
+    assert the_run(folder).detail.endswith(f"warpsac train --resume '{folder}'")
+
+
+def test_a_run_that_lost_its_rows(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
+    checkpoint.save(folder / "checkpoints", END, {"learner": {}}, {}, keep=1)
+    (folder / rowfiles.METRICS).unlink()
+    assert (the_run(folder).status, the_run(folder).detail) == (
+        "damaged", "metrics.jsonl is gone; step 1,000,000 was saved",
+    )  # fmt: skip
 
 
 def test_a_time_budget_is_an_end(tmp_path: Path) -> None:
@@ -248,6 +266,15 @@ def test_where_a_run_stops_only_tells_runs_of_different_lengths_apart(tmp_path: 
         "whole": Group("warpsac-l"), "nearly": Group("warpsac-l"), "other": Group("flashsac"),
     }  # fmt: skip
     assert all(run.finished for run in found.values())
+
+
+def test_a_planned_run_that_is_damaged_is_not_missing(tmp_path: Path) -> None:
+    planned = [Planned("a", dataclasses.replace(config_of("dog-run", "warpsac-l", 1), seeds=(1, 2, 12)))]
+    folder = write_run(tmp_path / "a", "dog-run", "warpsac-l", 12, FULL)
+    (folder / rundir.CONFIG).write_text("{")
+    found = collect([tmp_path])
+    assert [run.status for run in found] == ["damaged"]
+    assert find_missing(found, planned) == [Missing("dog-run", Group("warpsac-l"), (1, 2))]
 
 
 def test_a_plan_may_have_the_same_run_at_two_lengths(tmp_path: Path) -> None:

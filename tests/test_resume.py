@@ -446,7 +446,7 @@ def test_replay_not_saved_while_the_warm_up_lasts(tmp_path: Path, uninterrupted:
     assert_same_state(same, again)
 
 
-def test_a_run_resumed_without_its_time_budget_is_done_at_its_last_step_only(tmp_path: Path) -> None:
+def test_a_resumed_run_is_done_at_its_last_step_only(tmp_path: Path) -> None:
     outcome = training.train(tiny(tmp_path, time_budget=1e-9))
     assert outcome.reason == "time budget"
     (run,) = outcome.runs
@@ -455,7 +455,9 @@ def test_a_run_resumed_without_its_time_budget_is_done_at_its_last_step_only(tmp
     training.resume([run], stop_at=99)
     assert rundir.open_run(run).config.time_budget is None
     assert training.resume([run], stop_at=270, time_budget=1e-9).reason == "time budget"
-    assert rundir.open_run(run).config.time_budget == 1e-9
+    opened = rundir.open_run(run)
+    assert (opened.config.time_budget, opened.meta["resumes"][-1]["time_budget"]) == (None, 1e-9)
+    assert [found.status for found in collect([run])] == ["interrupted"]  # a budget ends this stretch, not the run
     assert training.resume([run]).finished
     assert rundir.open_run(run).config.time_budget is None
     assert [found.status for found in collect([run])] == ["finished"]

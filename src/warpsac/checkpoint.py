@@ -232,6 +232,11 @@ def steps(folder: Path) -> list[int]:
     return sorted({_step_of(path) for path in _candidates(folder)})
 
 
+def any_complete(folder: Path) -> bool:
+    """Whether some checkpoint has all its files: of a run that was copied, the policy may be all that is left."""
+    return any(_looks_complete(path) for path in _candidates(folder))
+
+
 def _remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left half written. Only the one process that writes may do this."""
     for path in folder.glob(f"{_TEMPORARY}*"):

@@ -69,7 +69,7 @@ class ResumeOptions:
     stop_at: int | None = None
     """Stop at this many environment steps instead of where the run was to stop."""
     time_budget: float | None = None
-    """Stop after this many seconds."""
+    """Stop after this many seconds from now."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ try:
 except ImportError:  # no file locks on this system
     fcntl = None  # type: ignore[assignment]
 
-CONFIG, META, FAILURE = "config.json", "meta.json", "failure.txt"
+CONFIG, META, FAILURE, CHECKPOINTS = "config.json", "meta.json", "failure.txt", "checkpoints"
 
 
 def run_name(config: Config, seed: int) -> str:
@@ -96,7 +96,7 @@ class RunDir:
         self.path = path
         self.config = config
         self.seed = config.seeds[0]
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = path / CHECKPOINTS
         self.curve = path / "curve.png"
         self.rows = RowFiles(path)
         self._trackers: list[Tracker] | None = None
@@ -140,8 +140,8 @@ class RunDir:
     ) -> None:
         """Make the folder ready to go on from the checkpoint of `step`: lock, set rows aside, record it.
 
-        Where it is to end becomes the run's own: the next resume goes on to that step as well, and a run that is
-        resumed without a time budget is not done when it had spent the one it began with.
+        The step where it is to end becomes the run's own: the next resume goes on to it as well. A time budget does
+        not: it ends this stretch of training, and a run in stretches is done at its last step only.
         """
         require_trackers(self.config)
         self.lock()
@@ -151,10 +151,12 @@ class RunDir:
             content = self.meta
             if not content and (self.path / META).exists():
                 os.replace(self.path / META, free_name(aside_folder(self.path) / META))
-            entry = {"step": step, **({} if stop_at is None else {"stop_at": stop_at}), **meta}
+            ends = {"stop_at": stop_at, "time_budget": time_budget}
+            entry = {"step": step, **{name: end for name, end in ends.items() if end is not None}, **meta}
             content["resumes"] = [*content.get("resumes", ()), entry]
             write_atomically(self.path / META, _json_bytes(content))
-            config = dataclasses.replace(self.config, stop_at=stop_at, time_budget=time_budget)
+            own_budget = time_budget if step < 0 else None  # nothing was trained before
+            config = dataclasses.replace(self.config, stop_at=stop_at, time_budget=own_budget)
             if config != self.config:
                 self.config = config
                 write_atomically(self.path / CONFIG, to_json(self.config).encode())

@@ -31,6 +31,12 @@ class Estimate(NamedTuple):
     value: float
     interval: Interval | None = None
 
+    @property
+    def of_the_contrary(self) -> Estimate:
+        """Of a probability: that of the opposite."""
+        mirrored = None if self.interval is None else Interval(1.0 - self.interval.high, 1.0 - self.interval.low)
+        return Estimate(1.0 - self.value, mirrored)
+
 
 # --- curves ---------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from warpsac.errors import UserError
 from warpsac.files import in_words, write_atomically
 from warpsac.report import page, runs, tables
 from warpsac.report.aggregate import Estimate
+from warpsac.report.missing import find_plans
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
 
@@ -52,7 +53,7 @@ def command(asked: ReportOptions) -> int:
         if len(asked.folders) > 1 and asked.out is None:
             raise UserError("report on several folders needs --out FOLDER for what it writes")
         roots = [Path(folder) for folder in asked.folders]
-        found, planned = runs.collect(roots), runs.find_plans(roots)
+        found, planned = runs.collect(roots), find_plans(roots)
         if not found and not planned:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"

@@ -171,6 +171,9 @@ def _cautions(study: Study, is_published: bool) -> str:
         notes.append(
             f"{few} of {len(seeds)} curves rest on fewer than three seeds: bands and intervals say little there."
         )
+    early = [_early(task) for task in study.tasks]
+    if any(early):
+        notes.append(f"Told to stop before the end of their schedule: {', '.join(filter(None, early))}.")
     commits = {str(run.origin("git").get("commit")) for run in study.runs if run.finished and run.meta}
     if len(commits) > 1:
         notes.append(f"The runs come from {len(commits)} different commits; see where they come from, below.")
@@ -191,6 +194,15 @@ def _cautions(study: Study, is_published: bool) -> str:
             f"the final score for the former: {names}."
         )
     return f'<ul class="cautions">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
+
+
+def _early(task: TaskResults) -> str:
+    """How far the finished runs of a task were to go, if none of them to the end of its schedule."""
+    runs = [run for group in task.finished.values() for run in group]
+    if not runs or not all(run.told_to_stop_early for run in runs):
+        return ""
+    furthest = max(runs, key=lambda run: run.end_step)
+    return f"{task.scale.task} (at {furthest.end_step:,} of {furthest.total_steps:,} steps)"
 
 
 def _machines(task: TaskResults) -> set[tuple[str, ...]]:

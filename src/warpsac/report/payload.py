@@ -47,7 +47,7 @@ def _scope_chart(scope: Scope, index: dict[Group, int]) -> Json:
     for side, found in (("steps", scope.step_curve), ("wall", scope.wall_curve)):
         if found is None:
             continue
-        what = "training horizon" if side == "steps" else "common wall time"
+        what = "steps compared" if side == "steps" else "common wall time"
         chart[side] = {
             "x": "environment steps" if found.in_steps else f"share of the {what}",
             "kind": "steps" if found.in_steps else "share",

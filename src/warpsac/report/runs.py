@@ -1,14 +1,15 @@
-"""Which runs a folder holds, how each of them ended, and which are missing."""
+"""Which runs a folder holds, and how each of them ended."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from warpsac import checkpoint, published, rowfiles, rundir
 from warpsac.config import Config
 from warpsac.errors import UserError
 from warpsac.files import in_words
-from warpsac.plan import PLAN, Planned, read_plan
-from warpsac.report.groups import OTHER_FAMILY, Group, Scale, group_of, in_order, scale_of
+from warpsac.report.groups import Group, Scale, group_of, scale_of
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
 
@@ -46,6 +46,8 @@ class Run:
     """Training time at each evaluation; empty if it was not recorded."""
     reached: int = 0
     end_step: int = 0
+    total_steps: int = 0
+    """The horizon of its schedule, which the run may have been told to stop before."""
     faults: int | None = None
     impl: str | None = None
     """What simulated the physics, where there was a choice."""
@@ -78,11 +80,9 @@ class Run:
     def ended_by_budget(self) -> bool:
         return self.finished and self.reached < self.end_step
 
-
-class Missing(NamedTuple):
-    task: str
-    group: Group
-    seeds: tuple[int, ...]
+    @property
+    def told_to_stop_early(self) -> bool:
+        return self.end_step < REACHED * self.total_steps
 
 
 # --- finding and reading --------------------------------------------------------------------------------
@@ -134,9 +134,13 @@ def read_run(folder: Path, name: str) -> Run:
     scale = scale_of(config)
     impl = opened.meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
     known = Run(folder, name, "damaged", "", scale, group_of(config), opened.seed, end_step=config.end_step,
-                impl=impl if isinstance(impl, str) else None, meta=opened.meta)  # fmt: skip
+                total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None,
+                meta=opened.meta)  # fmt: skip
     try:
         rows = rowfiles.read_metrics(folder)
+        saved = checkpoint.steps(folder / rundir.CHECKPOINTS)
+        if not rows and saved:
+            return dataclasses.replace(known, detail=f"{rowfiles.METRICS} is gone; step {saved[-1]:,} was saved")
         return _judged(known, config, rows, _evaluations(folder, rows, scale.metric))
     except UserError as error:
         return dataclasses.replace(known, detail=str(error))
@@ -205,21 +209,13 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
         return "running", progress
     if not len(evaluations):
         return "no evaluations", progress
-    saved = checkpoint.steps(run.path / "checkpoints")
-    if saved:
-        return "interrupted", f"{progress}; go on with: warpsac train --resume {run.path}"
-    return "interrupted", f"{progress}, no checkpoint"
+    checkpoints = run.path / rundir.CHECKPOINTS
+    if checkpoint.any_complete(checkpoints):
+        return "interrupted", f"{progress}; go on with: warpsac train --resume {shlex.quote(str(run.path))}"
+    return "interrupted", f"{progress}, no {'complete ' if checkpoint.steps(checkpoints) else ''}checkpoint"
 
 
-# --- the grid that the runs draw up ---------------------------------------------------------------------
-
-
-def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
-    """The settings that every run of the report has: said once instead of in every label."""
-    groups = [run.group for run in runs if run.group]
-    if not groups:
-        return ()
-    return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
+# --- which runs are alike -------------------------------------------------------------------------------
 
 
 def told_apart_by_physics(runs: Sequence[Run]) -> list[Run]:
@@ -277,61 +273,6 @@ def without_duplicates(runs: list[Run]) -> list[Run]:
             run = dataclasses.replace(run, status="duplicate", detail=detail)
         result.append(run)
     return result
-
-
-def find_plans(roots: Sequence[Path]) -> list[Planned]:
-    """What benches have planned in the folders, or in folders right inside them."""
-    folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
-    return [cell for folder in folders for cell in read_plan(folder)]
-
-
-def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
-    """The runs that are planned and not there; without a plan, the gaps of the grid that the runs draw up.
-
-    Every group on a task should have the seeds that any group has there, and a plain variant that occurs in a
-    family should have all tasks that occur in it. Ablations are not expected on other tasks. A seed that was trained
-    for a shorter time is there: nobody is expected to have it at both lengths.
-    """
-    if planned:
-        return _missing_of_plan(runs, planned)
-    common = common_changes(runs)
-    seeds: dict[str, set[int]] = {}
-    there: dict[tuple[str, Group], set[int]] = {}
-    family: dict[str, str] = {}
-    for run in runs:
-        if run.scale and run.group and run.seed is not None:
-            seeds.setdefault(run.task, set()).add(run.seed)
-            there.setdefault((run.task, run.group.whole), set()).add(run.seed)
-            family[run.task] = run.scale.family
-    plain = {(family[task], group) for task, group in there if not group.without(common).changes}
-    for task in seeds:
-        for of, group in plain:
-            if of == family[task] and of != OTHER_FAMILY:
-                there.setdefault((task, group), set())
-    gaps = {key: seeds[key[0]] - found for key, found in there.items()}
-    order = in_order({group for _, group in there})
-    return [
-        Missing(task, group, tuple(sorted(gaps[task, group])))
-        for task in seeds
-        for group in order
-        if gaps.get((task, group))
-    ]
-
-
-def _missing_of_plan(runs: Sequence[Run], planned: Sequence[Planned]) -> list[Missing]:
-    there: dict[Any, set[int]] = {}
-    for run in runs:
-        if run.group is not None:
-            there.setdefault((run.task, run.group.whole, run.seed), set()).add(run.end_step)
-    wanted: dict[tuple[str, Group, int], set[int]] = {}  # a plan may have the same run at two lengths
-    for _, config in planned:
-        for seed in config.seeds:
-            wanted.setdefault((scale_of(config).task, group_of(config), seed), set()).add(config.end_step)
-    gaps: dict[tuple[str, Group], set[int]] = {}
-    for (task, group, seed), lengths in wanted.items():
-        if len(there.get((task, group, seed), ())) < len(lengths):
-            gaps.setdefault((task, group), set()).add(seed)
-    return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
 
 
 # --- published curves as runs ---------------------------------------------------------------------------

@@ -218,11 +218,12 @@ def task_table(task: TaskResults, labels: Labels) -> str:
         runs = task.finished.get(group, [])
         seeds = str(len(runs)) if runs else f'<span class="none">0/{len(task.unfinished[group])}</span>'
         cells = [td(labels.brief(group), labels.study.label(group)), td(seeds, len(runs))]
+        ended_early = group in task.shorter or any(run.ended_by_budget or run.told_to_stop_early for run in runs)
+        remark = f"at {runs[0].steps[-1]:,.0f}" if ended_early and runs else ""
         if task.scale.bounds:
-            ended_otherwise = group in task.shorter or any(run.ended_by_budget for run in runs)
-            early = f"at {runs[0].steps[-1]:,.0f}" if ended_otherwise else ""
-            cells.append(_mean_std(final.get(group), number, early))
-        cells.append(_mean_std(np.array([run.raw[-1] for run in runs]), raw_number))
+            cells.append(_mean_std(final.get(group), number, remark))
+        raw_remark = "" if task.scale.bounds else remark
+        cells.append(_mean_std(np.array([run.raw[-1] for run in runs]), raw_number, raw_remark))
         show = number if task.scale.bounds else raw_number
         cells += [_mean_std(auc.get(group), show), _mean_std(wall.get(group), show)]
         rows.append(f"<tr {labels.mark(group)}>{''.join(cells)}</tr>")

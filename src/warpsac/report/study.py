@@ -19,7 +19,8 @@ from warpsac.plan import Planned
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Group, Scale, in_order
-from warpsac.report.runs import REACHED, Missing, Run, common_changes, find_missing
+from warpsac.report.missing import Missing, common_changes, find_missing
+from warpsac.report.runs import REACHED, Run
 from warpsac.tasks import all_tasks
 
 Metric = Literal["final", "auc", "wall_auc"]
@@ -250,7 +251,9 @@ def compare(results: Results) -> Comparison:
 
 
 def _pairs(results: Results) -> list[Pair]:
-    pairs = []
+    """Both directions of every pair; the second tells what the first does, from the other side."""
+    pairs: list[Pair] = []
+    chances: dict[tuple[Group, Group], Estimate] = {}
     groups = in_order(set(results))
     for group in groups:
         for against in groups:
@@ -259,7 +262,9 @@ def _pairs(results: Results) -> list[Pair]:
                 continue
             ours, theirs = ([results[side][task] for task in tasks] for side in (group, against))
             gains = np.array([x.mean() - y.mean() for x, y in zip(ours, theirs)])
-            probability = aggregate.improvement(ours, theirs)
+            told = chances.get((against, group))
+            probability = aggregate.improvement(ours, theirs) if told is None else told.of_the_contrary
+            chances[group, against] = probability
             pairs.append(
                 Pair(group, against, len(tasks), float(gains.mean()), probability, int((gains > 0).sum()),
                      int((gains < 0).sum()))

@@ -55,7 +55,7 @@ def family_curves(study: Study) -> Rows:
             for group, curve in found.curves.items():
                 for i, x in enumerate(found.x):
                     yield {"family": scope.name, "variant": study.label(group), "over": over,
-                           "x": x, "x_is": "steps" if found.in_steps else "share of the horizon",
+                           "x": x, "x_is": "steps" if found.in_steps else "share of the range compared",
                            "mean": curve.mean[i], "low": None if curve.low is None else curve.low[i],
                            "high": None if curve.high is None else curve.high[i]}  # fmt: skip
 
