@@ -180,6 +180,7 @@ def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (policy.card["task"], policy.card["obs_size"]) == ("probe-point", 4)
     assert (policy.card["run"]["step"], policy.card["run"]["seed"], policy.card["run"]["name"]) == (90, 1, run.name)
     assert policy.card["run"]["evaluation_return"] is not None
+    assert policy.card["run"]["evaluation_step"] == 90
     assert policy.card["run"]["resumes"] == 0
     assert policy.card["run"]["env"] == {"num_envs": 3}  # what means nothing to the task is left out
     assert policy.card["observation"] == []  # nameless numbers
@@ -223,6 +224,13 @@ def test_a_policy_alone_can_be_exported(run: Path, tmp_path: Path) -> None:
     done = export(kept)
     assert done.error <= 1e-5
     assert Policy(done.path / "policy.onnx").card["run"]["evaluation_return"] is None
+    # Of a task that is not known here, with a description that somebody has spoilt.
+    (kept / "meta.json").write_text('{"git": 5, "resumes": null, "versions": []}')
+    (kept / "config.json").write_text((kept / "config.json").read_text().replace("probe-point", "mine:Robot-v0"))
+    with pytest.raises(UserError, match="or export the policy alone with --without-robot"):
+        export(kept)
+    card = Policy(export(kept, without_robot=True).path / "policy.onnx").card
+    assert (card["task"], card["run"]["commit"], card["run"]["resumes"]) == ("mine:Robot-v0", None, 0)
 
 
 @pytest.mark.parametrize("layer", ["entry", "head"])
@@ -318,7 +326,7 @@ def with_robot(run: Path, monkeypatch: pytest.MonkeyPatch) -> Robot:
     terms = tuple(term for term in walker.SENSING.observation if term.name in ("joint_pos_rel", "last_action"))
     robot = walker.robot(walker.SENSING._replace(observation=terms))
     found = Deployment(robot, SceneFiles(walker.scene(), {}))
-    monkeypatch.setattr(envs, "deployment", lambda task, config: found)
+    monkeypatch.setattr(envs, "deployment", lambda task, config, steps: found)
     return robot
 
 
@@ -362,7 +370,7 @@ def test_a_robot_whose_files_are_missing_is_left_out_only_if_asked(
 
 def test_a_robot_that_does_not_fit_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Deployment(walker.robot(), SceneFiles(walker.scene(), {}))
-    monkeypatch.setattr(envs, "deployment", lambda task, config: found)
+    monkeypatch.setattr(envs, "deployment", lambda task, config, steps: found)
     with pytest.raises(
         UserError, match="its robot has 22 observations and 2 joints, the policy was trained with 4 and 2"
     ):

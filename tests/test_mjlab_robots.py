@@ -151,6 +151,10 @@ def test_a_term_that_only_the_task_computes_is_named() -> None:
     )
     assert found.robot.observation_size == 235
     assert found.robot.obstacle == "it observes height_scan, which only the task's own code computes"
+    # The stages of its curriculum count steps of each environment.
+    later = envs.deployment(GO1, steps=10**6)
+    assert later is not None
+    assert later.robot.command_high[0] > found.robot.command_high[0] > 0
 
 
 def test_an_arm_has_joints_that_are_not_driven() -> None:

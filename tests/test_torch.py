@@ -260,11 +260,14 @@ def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path) -> No
     assert training.train(tiny(tmp_path, task="probe-torch-single", name="again")).finished
 
 
-def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path) -> None:
+def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, task="probe-torch", stop_at=120, eval={"every": 0})
     (run,) = training.train(config).runs
+    progress: list[int] = []
+    monkeypatch.setattr(torch_base.TorchEnvs, "set_progress", lambda self, steps: progress.append(steps))
     outcome = training.resume([run], stop_at=270)
     assert outcome.finished
+    assert progress == [40]  # a curriculum goes on where it was
     state = state_of(run)
     assert int(state["info/interaction"]) == 90
     assert (state["replay/end"][39] != 0).all()  # after 40 interactions

@@ -131,6 +131,8 @@ class TorchLoop(HostLoop):
         saved = [pytree.restore(template, part["episodes"], "checkpoint") for part in parts]
         self._running = jax.tree.map(lambda *leaves: jnp.stack(leaves), *saved)
         self._start_episodes()
+        for one in self._sets:
+            one.set_progress(self.interaction)
         self.progress.message("a torch simulator's state cannot be saved: episodes that were running are cut")
         return False
 

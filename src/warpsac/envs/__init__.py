@@ -327,13 +327,14 @@ def most_envs(name: str) -> int | None:
         return told() if told else None
 
 
-def deployment(name: str, config: EnvConfig | None = None) -> Deployment | None:
-    """How a policy of this task drives its robot; None where the task has no robot that is known here."""
+def deployment(name: str, config: EnvConfig | None = None, steps: int = 0) -> Deployment | None:
+    """How a policy of this task drives its robot, after so many steps of each environment; None where the task has no
+    robot that is known here."""
     target = lookup(name)
     with _told_in_a_line(target):
         module: Any = importlib.import_module(FAMILIES[target.family])
         found = getattr(module, "deployment", None)
-        return found(target.name, config or EnvConfig()) if found else None
+        return found(target.name, config or EnvConfig(), steps) if found else None
 
 
 def make_torch(name: str, num_envs: int, config: EnvConfig | None = None, seed: int | None = None) -> TorchEnvs:

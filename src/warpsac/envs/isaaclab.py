@@ -68,6 +68,9 @@ class IsaacSimulator:
         counter = self._env.episode_length_buf
         self._env.episode_length_buf = torch.randint_like(counter, int(self._env.max_episode_length))
 
+    def set_progress(self, steps: int) -> None:
+        self._env.common_step_counter = steps  # what its curricula go by
+
     def step(self, action: Tensor) -> Moved:
         obs, reward, terminated, truncated, extras = self._env.step(action)
         final = extras.get("final_obs")

@@ -68,6 +68,9 @@ class ManiSkillSimulator:
     def stagger(self) -> None:
         raise UserError("env.stagger = True: ManiSkill's episodes all begin at once")
 
+    def set_progress(self, steps: int) -> None:
+        """Its tasks have no curriculum."""
+
     def step(self, action: Tensor) -> Moved:
         obs, reward, _, _, info = self._env.step(action)
         truncated = self._env.elapsed_steps >= self._limit

@@ -87,6 +87,9 @@ class MjlabSimulator:
         counter = self._env.episode_length_buf
         counter[:] = torch.randint_like(counter, int(self._env.max_episode_length))
 
+    def set_progress(self, steps: int) -> None:
+        self._env.common_step_counter = steps  # what its curricula go by, whenever an episode begins
+
     @_INFERENCE
     def step(self, action: Tensor) -> Moved:
         obs, reward, terminated, truncated, _ = self._env.step(action)
@@ -124,9 +127,10 @@ class MjlabSimulator:
         return Scene(model, self._drawn)
 
     @_INFERENCE
-    def deployment(self) -> Deployment | None:
-        """The robot, and its scene where the contract is enough to let it walk there; nothing can be done after."""
-        self._env.common_step_counter = 1  # from the first step on a curriculum sets the range of commands
+    def deployment(self, steps: int) -> Deployment | None:
+        """The robot after so many steps of training, and its scene where the contract is enough to let it walk there;
+        nothing can be done after."""
+        self.set_progress(max(steps, 1))  # from the first step on a curriculum sets the range of commands
         self.reset(0)
         robot = mjlab_robots.robot_of(self._env, self._groups[:-1])
         if robot is None:
@@ -141,11 +145,11 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> T
     return TorchEnvs(MjlabSimulator(name, num_envs, config, render))
 
 
-def deployment(task: str, config: EnvConfig) -> Deployment | None:
+def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """How a policy of this task drives its robot; None where its actions are no joint targets."""
     simulator = MjlabSimulator(task, 1, config)
     try:
-        return simulator.deployment()
+        return simulator.deployment(steps)
     finally:
         simulator.close()
 

@@ -235,7 +235,7 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> P
     return PlaygroundEnvs(name, num_envs, config)
 
 
-def deployment(task: str, config: EnvConfig) -> Deployment | None:
+def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task that has none."""
     if task not in robots.PLAYGROUND:
         return None

@@ -74,6 +74,9 @@ class TorchPoint:
     def stagger(self) -> None:
         self._steps[:] = torch.arange(self.spec.num_envs) * Point.limit // self.spec.num_envs
 
+    def set_progress(self, steps: int) -> None:
+        """It has no curriculum."""
+
     def step(self, action: Tensor) -> Moved:
         self._count += 1
         self._steps += 1

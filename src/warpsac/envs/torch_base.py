@@ -65,6 +65,9 @@ class Simulator(Protocol):
     def stagger(self) -> None:
         """Let the episodes just begun end at different times; UserError where the simulator cannot."""
 
+    def set_progress(self, steps: int) -> None:
+        """Let a curriculum stand where it is after so many steps of training."""
+
     def step(self, action: Tensor) -> Moved:
         """One step with actions [N, A] in the simulator's own range."""
 
@@ -96,6 +99,9 @@ class TorchEnvs:
 
     def stagger(self) -> None:
         self._simulator.stagger()
+
+    def set_progress(self, steps: int) -> None:
+        self._simulator.set_progress(steps)
 
     def send(self, action: Array | Tensor) -> None:
         """Hand over actions [N, A] in [-1, 1]: an array of JAX's, or what `from_jax` made of one."""

@@ -77,7 +77,7 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
-    deployment, known = (None, "left out, as asked") if without_robot else _deployment(folder)
+    deployment, known = (None, "left out, as asked") if without_robot else _deployment(folder, policy.step)
     robot = deployment.robot if deployment else None
     if robot and deployment and deployment.scene:
         robot = dataclasses.replace(robot, scene=SCENE)
@@ -106,10 +106,10 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
 # --- what is known of the run and its robot
 
 
-def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
+def _deployment(folder: rundir.RunDir, step: int) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
-        found = envs.deployment(folder.config.task, folder.env)
+        found = envs.deployment(folder.config.task, folder.env, step // folder.env.num_envs)
     except UserError as error:  # half a description would be found out on the robot
         raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
@@ -120,22 +120,35 @@ def _deployment(folder: rundir.RunDir) -> tuple[Deployment | None, str]:
 
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
-    meta, env, family = folder.meta, folder.env, envs.lookup(folder.config.task).family
-    git = meta.get("git") or {}
+    meta = folder.meta
+    git, resumes, versions = (meta.get(name) for name in ("git", "resumes", "versions"))
+    git = git if isinstance(git, dict) else {}
     evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
+    last = evaluations[-1] if evaluations else None
     return {
         "name": folder.path.resolve().name,
         "variant": folder.config.variant,
         "seed": folder.seed,
         "step": policy.step,
-        "evaluation_return": evaluations[-1]["return_mean"] if evaluations else None,
+        "evaluation_return": last["return_mean"] if last else None,
+        "evaluation_step": int(last["step"]) if last else None,
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
         "time": meta.get("time"),
-        "resumes": len(meta.get("resumes", [])),
-        "env": {name: getattr(env, name) for name in ENV_SETTINGS if heeds(family, name)},
-        "versions": meta.get("versions", {}),
+        "resumes": len(resumes) if isinstance(resumes, list) else 0,
+        "env": _simulator_settings(folder),
+        "versions": versions if isinstance(versions, dict) else {},
     }
+
+
+def _simulator_settings(folder: rundir.RunDir) -> dict[str, Any]:
+    """Those that mean something to the task; all of them where the task is not known here."""
+    try:
+        family = envs.lookup(folder.config.task).family
+        names = [name for name in ENV_SETTINGS if heeds(family, name)]
+    except UserError:
+        names = list(ENV_SETTINGS)
+    return {name: getattr(folder.env, name) for name in names}
 
 
 # --- the check
