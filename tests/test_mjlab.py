@@ -164,6 +164,8 @@ def test_what_is_not_there_is_said() -> None:
         envs.make_torch("Mjlab-Nothing", 2)
     with pytest.raises(UserError, match=r"env\.cameras = True: Mjlab-Lift-Cube-Yam has no camera"):
         envs.make_torch(CUBE, 2, EnvConfig(cameras=True))
+    with pytest.raises(UserError, match="Mjlab-Tracking-Flat-Unitree-G1: follows a recorded motion"):
+        envs.make_torch("Mjlab-Tracking-Flat-Unitree-G1", 2)
     if OLD:
         with pytest.raises(UserError, match=rf"{NOT_IN_OLD}: the installed mjlab 1\.2\.0 has no such task"):
             envs.make_torch(NOT_IN_OLD, 2)

@@ -8,6 +8,7 @@ import re
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -203,6 +204,11 @@ def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.Monk
     env.action_manager.get_term("joint_pos").cfg.clip = {".*": (-1.0, 1.0)}
     assert mjlab_robots.robot_of(env, ["actor"]) is None
     simulator.close()
+
+
+def test_all_that_a_term_of_the_tasks_own_is_told() -> None:
+    told = {"cutoff": 0.5, "command_name": "lift", "sensor_name": "camera"}
+    assert mjlab_robots._looked_at(SimpleNamespace(func=len, params=told), None) == "camera, lift, cutoff 0.5"
 
 
 # --- against the environment itself

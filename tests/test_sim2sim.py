@@ -289,17 +289,24 @@ def test_a_scene_with_other_motors_is_told_of(tmp_path: Path, capsys: pytest.Cap
     assert simulated(strong, walker.TORQUE).differences == ()
     other = walker.POSITION.replace('kp="5"', 'kp="500"')
     assert simulated(actuators=other).differences == (
-        "stiffness of 1 joints is not the policy's: right_joint has 500 instead of 5",
+        "stiffness of 1 joint is not the policy's: right_joint has 500 instead of 5",
     )
     weak = walker.TORQUE.replace('gear="2"', 'gear="2" ctrlrange="-1.5 1.5"')
     assert simulated(strong, weak).differences == (
-        "1 motors are weaker than the policy's: left_joint gives 3 N m instead of 4",
+        "motors of 1 joint are weaker than the policy's: left_joint gives 3 N m instead of 4",
     )
+    for limited in (
+        walker.TORQUE.replace('gear="2"', 'gear="2" forcerange="-1.5 1.5"'),
+        walker.POSITION.replace('kp="6"', 'kp="6" forcerange="-3 3"'),
+    ):
+        assert simulated(strong, limited).differences == (
+            "motors of 1 joint are weaker than the policy's: left_joint gives 3 N m instead of 4",
+        )
     path, scene = write(tmp_path), tmp_path / "other.xml"
     scene.write_text(walker.scene(other))
     assert cli.main(["sim2sim", str(path), "--seconds", "0.5", "--scene", str(scene)]) == 0
     out, err = capsys.readouterr()
-    assert err == f"warning: {scene}: stiffness of 1 joints is not the policy's: right_joint has 500 instead of 5\n"
+    assert err == f"warning: {scene}: stiffness of 1 joint is not the policy's: right_joint has 500 instead of 5\n"
     assert "velocities: not judged, as it never walked for more than 1 s after a start" in out
 
 
@@ -328,12 +335,15 @@ def test_the_scene_must_have_the_robot(tmp_path: Path) -> None:
         ({"base": "head"}, "no body 'head'"),
         ({"base": "left"}, "body left has no free joint"),
         ({"control_hz": 60.0}, r"time step of 0\.004 s does not divide the control step"),
-        ({"prefix": "robot/"}, "no joint 'robot/left_joint'"),
+        ({"prefix": "robot/", "joints": ("left", "right")}, "no joint 'robot/left'"),
         ({"observation": (Term("base_ang_vel", 3, "compass"),)}, "no sensor 'compass'"),
         ({"observation": (Term("projected_gravity", 3, "tail"),)}, "no body 'tail'"),
     ):
         with pytest.raises(UserError, match=message):
             simulated(dataclasses.replace(robot, **change))
+    plain = simulated(dataclasses.replace(robot, prefix="robot/"))  # a scene that calls the parts by their plain names
+    plain.reset()
+    np.testing.assert_array_equal(plain.data.qpos[7:], robot.default_pose)
     with pytest.raises(UserError, match="no actuator for joint right_joint"):
         simulated(actuators='<motor joint="left_joint"/>')
 

@@ -143,6 +143,13 @@ def test_a_missing_simulator_names_the_extra(
     assert str(told.value) == f"{name}: {line}"
 
 
+def test_a_task_of_a_checkout_is_not_called_ready_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_list, "find_spec", lambda name: object())  # MJLab itself is here
+    told = "pip install -e on a checkout of unitree_rl_mjlab"
+    assert task_list.obstacle("sim2real", EnvConfig()) == task_list.obstacle("sim2real", EnvConfig(), True) == told
+    assert task_list.obstacle("mjlab", EnvConfig()) is None
+
+
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is here")
 @pytest.mark.parametrize(("name", "extra"), [("Mjlab-Velocity-Flat-Unitree-G1", "mjlab"), ("PullCube-v1", "maniskill")])
 def test_training_without_torch_names_the_extra(

@@ -19,6 +19,7 @@ from warpsac import envs, published
 from warpsac.config import EnvConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.profiles import default_variant
+from warpsac.provenance import installed_versions
 from warpsac.tasks import EXTRAS, Task, all_tasks
 
 # The package that a family's extra brings, where it is not named like the family.
@@ -29,6 +30,8 @@ PACKAGES = {
     "maniskill": "mani_skill",
     "sim2real": "mjlab",
 }
+# What is on no package index: the distribution to look for.
+CHECKOUTS = {"sim2real": "unitree_rl_mjlab"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
+    if family in CHECKOUTS and not installed_versions([CHECKOUTS[family]]):
+        return f"pip install -e on a checkout of {CHECKOUTS[family]}"
     if family in (*envs.NATIVE_FAMILIES, *envs.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs beside its packages, if it has a say in that.

@@ -38,6 +38,8 @@ class MjlabSimulator:
     def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
         self.device = learner_device()
         settings = _settings_of(task)
+        if any(getattr(command, "motion_file", None) == "" for command in settings.commands.values()):
+            raise UserError(f"{task}: follows a recorded motion, a file that cannot be named here: not supported")
         settings.scene.num_envs = num_envs
         if config.episode_limit is not None:
             control_step = settings.decimation * settings.sim.mujoco.timestep

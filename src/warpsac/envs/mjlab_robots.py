@@ -24,6 +24,7 @@ OBSERVATIONS = "mjlab.envs.mdp.observations"
 # A clock of one angle that begins at zero; both numbers are zero under a command shorter than this.
 UNITREE_PHASE = "src.tasks.velocity.mdp.observations.phase"
 UNITREE_STANDING = 0.1
+NAMED = ("sensor_name", "command_name")  # parameters of a term that go without saying what they are
 COMMANDED = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 
 
@@ -264,17 +265,16 @@ def _default(entity: Any, kind: str, names: Sequence[str]) -> np.ndarray:
 
 
 def _looked_at(settings: Any, env: Any) -> str:
-    """Of a task's own term: the sensor, the command, the joints with their default, or all that it is told."""
-    for name in ("sensor_name", "command_name"):
-        if name in settings.params:
-            return str(settings.params[name])
+    """Of a task's own term: the joints with their default; or its sensor, its command, and what else it is told."""
     kind = _path(settings.func).rpartition(".")[2]
     if kind in ("joint_pos_rel", "joint_vel_rel"):
         entity = env.scene[_entity_name(settings)]
         names = _joints(settings, entity)
         default = map(rounded, _default(entity, kind.split("_")[1], names))
         return ", ".join(f"{name} minus {number:g}" if number else name for name, number in zip(names, default))
-    return ", ".join(f"{name} {_told(value)}" for name, value in settings.params.items())
+    named = [str(settings.params[name]) for name in NAMED if name in settings.params]
+    rest = [f"{name} {_told(value)}" for name, value in settings.params.items() if name not in NAMED]
+    return ", ".join(named + rest)
 
 
 def _told(value: Any) -> str:

@@ -15,7 +15,7 @@ from warpsac.sim2sim.policy import METADATA
 
 HEADER = """\
 # Written by `warpsac export` with policy.onnx.
-# Each control step, every step_dt seconds:
+# Each control step (every step_dt seconds, where the task has a rate):
 #   actions = policy.onnx(obs)
 """
 ROBOT_HEADER = """\

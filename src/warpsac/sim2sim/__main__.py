@@ -15,3 +15,6 @@ if __name__ == "__main__":
     except UserError as error:
         print(f"sim2sim: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("sim2sim: interrupted", file=sys.stderr)
+        sys.exit(130)

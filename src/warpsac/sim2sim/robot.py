@@ -50,18 +50,32 @@ class Motors:
             other = np.flatnonzero(driven & ~np.isclose(found, told, rtol=1e-3, atol=1e-6))
             if len(other):
                 first = f"{robot.joints[other[0]]} has {found[other[0]]:g} instead of {told[other[0]]:g}"
-                yield f"{what} of {len(other)} joints is not the policy's: {first}"
-        limited = self._torque & model.actuator_ctrllimited[self._ids].astype(bool)
-        most = np.abs(model.actuator_ctrlrange[self._ids] * self._gear[:, None]).min(axis=1)
-        weak = np.flatnonzero(limited & (most < 0.999 * self._limit) & np.isfinite(self._limit))
+                yield f"{what} of {_joints(len(other))} is not the policy's: {first}"
+        most = self._strongest(model, joints)
+        weak = np.flatnonzero((most < 0.999 * self._limit) & np.isfinite(self._limit))
         if len(weak):
             first = f"{robot.joints[weak[0]]} gives {most[weak[0]]:g} N m instead of {self._limit[weak[0]]:g}"
-            yield f"{len(weak)} motors are weaker than the policy's: {first}"
+            yield f"motors of {_joints(len(weak))} are weaker than the policy's: {first}"
+
+    def _strongest(self, model: Any, joints: Sequence[int]) -> np.ndarray:
+        """The greatest torque that the scene allows: by what a motor takes, by what it gives, and by its joint."""
+        ids, joints = self._ids, list(joints)
+        limits = (
+            (self._torque & model.actuator_ctrllimited[ids].astype(bool), model.actuator_ctrlrange[ids], self._gear),
+            (model.actuator_forcelimited[ids], model.actuator_forcerange[ids], model.actuator_gear[ids, 0]),
+            (model.jnt_actfrclimited[joints], model.jnt_actfrcrange[joints], np.ones(len(joints))),
+        )
+        each = [np.where(limited, np.abs(ends * gear[:, None]).min(axis=1), np.inf) for limited, ends, gear in limits]
+        return np.min(each, axis=0)
 
     def drive(self, data: Any, target: np.ndarray, angle: np.ndarray, velocity: np.ndarray) -> None:
         torque = self._stiffness * (target - angle) - self._damping * velocity
         torque = np.clip(torque, -self._limit, self._limit)
         data.ctrl[self._ids] = np.where(self._torque, torque / self._gear, target)
+
+
+def _joints(count: int) -> str:
+    return f"{count} joint{'s' * (count != 1)}"
 
 
 class Simulated:
@@ -71,6 +85,9 @@ class Simulated:
         import mujoco
 
         self.model, self.robot, self.data = model, robot, mujoco.MjData(model)
+        joints_there = {model.joint(i).name for i in range(model.njnt)}
+        # Other scenes of the same robot are likely to call its parts by their plain names.
+        self._prefix = robot.prefix if joints_there.isdisjoint(robot.joints) else ""
         joints = [self._id("joint", name) for name in robot.joints]
         self._angles, self._velocities = model.jnt_qposadr[joints], model.jnt_dofadr[joints]
         self._motors = Motors(model, robot, joints)
@@ -172,13 +189,13 @@ class Simulated:
 
     def _has(self, kind: str, name: str) -> bool:
         count = {"body": self.model.nbody, "site": self.model.nsite}[kind]
-        return any(getattr(self.model, kind)(i).name == self.robot.prefix + name for i in range(count))
+        return any(getattr(self.model, kind)(i).name == self._prefix + name for i in range(count))
 
     def _id(self, kind: str, name: str) -> int:
         try:
-            return int(getattr(self.model, kind)(self.robot.prefix + name).id)
+            return int(getattr(self.model, kind)(self._prefix + name).id)
         except KeyError:
-            raise UserError(f"the scene has no {kind} '{self.robot.prefix}{name}'") from None
+            raise UserError(f"the scene has no {kind} '{self._prefix}{name}'") from None
 
     def _reader(self, term: Term) -> Callable[[np.ndarray], np.ndarray]:
         """How a term is read off the simulator and the robot's memory, given the command."""
