@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,7 +32,6 @@ from warpsac.plan import PLAN, Planned, read_plan, write_plan
 from warpsac.report.groups import Group
 from warpsac.report.missing import Missing, find_missing, find_plans
 from warpsac.report.runs import collect
-
 
 # --- where runs stand
 
@@ -169,6 +170,29 @@ def test_exit_codes_of_programs(
     monkeypatch.setattr(sys, "argv", [])
     assert worker.main() == code
     assert capsys.readouterr().err == f"warpsac: {error}\n"
+
+
+@pytest.mark.parametrize("variant", ["warpsac-a", "ppo"])
+def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
+    tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = BenchOptions("playground", tasks=("G1JoystickFlatTerrain",), variants=(variant,), seeds=(1,))
+    (cell,) = load_suite(asked).cells
+    request = worker.make_request(tmp_path, cell.config, (1,), ["warpsac"])
+    monkeypatch.setattr(worker, "_first_line", request.to_line)
+    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr("warpsac.runtime.on_cpu", lambda: True)
+    monkeypatch.setattr("warpsac.runtime.use_compilation_cache", lambda: None)
+    monkeypatch.setattr(sys, "argv", [])
+    assert worker.main() == 2
+    told = capsys.readouterr().err
+    assert "expects a GPU, and JAX sees none" in told
+    option, *pairs = shlex.split(told.partition("try it small on the CPU: ")[2])
+    assert option == "--set"
+    (small,) = load_suite(dataclasses.replace(asked, set=tuple(pairs))).cells
+    assert (small.config.env.num_envs, small.config.eval.num_envs) == (8, 4)
+    widths = small.config.ppo.actor_hidden if variant == "ppo" else (small.config.learner.actor_width,)
+    assert set(widths) == {64}
 
 
 # --- GPUs
