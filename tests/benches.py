@@ -1,4 +1,4 @@
-"""Tiny suites on toy tasks, and benches as programs of their own."""
+"""Tiny suites on toy tasks, benches as programs of their own, and what they leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from typing import Any
 
 import yaml
 
+from run_folders import write_run
 from runs import TINY
+from warpsac.bench.command import BenchOptions, load_suite
+from warpsac.bench.process import Ended
+from warpsac.bench.programs import Job
+from warpsac.bench.suite import Cell
+from warpsac.validation import override
 
 # One evaluation, at the end: drawing the curve takes longer than the training.
 SETTINGS = {key: value for key, value in TINY.items() if key != "task"} | {
@@ -51,3 +57,54 @@ def wait_until(condition: Callable[[], Any], seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
+
+
+END = 1_000_000
+FULL = [(0, 0.0, 1.0), (END, 800.0, 200.0)]
+HALF = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0)]
+
+
+def cell_of(seeds: tuple[int, ...] = (1, 2), task: str = "dog-run", **settings: Any) -> Cell:
+    (cell,) = load_suite(BenchOptions("dmc", tasks=(task,), variants=("warpsac-l",), seeds=seeds)).cells
+    return Cell(override(cell.config, settings), cell.label)
+
+
+def leave(
+    bench: Path, cell: Cell, seed: int, evaluations: list[tuple[int, Any, float]], saved: tuple[int, ...]
+) -> Path:
+    """A run folder of the cell as training would have left it, checkpoints by name only."""
+    run = write_run(bench / cell.name, cell.config.task, cell.config.variant, seed, evaluations)
+    for step in saved:
+        (run / "checkpoints" / f"step_{step:012d}").mkdir(parents=True)
+    return run
+
+
+class Script:
+    """A launcher with room for a few programs, which end one by one as the script says, each after a last deed."""
+
+    def __init__(self, script: list[tuple[Ended, Any]], room: int = 1):
+        self.script, self.room = script, room
+        self.running: list[Job] = []
+        self.started: list[tuple[int, ...]] = []
+        self.stopped = False
+
+    def has_room(self) -> bool:
+        return len(self.running) < self.room
+
+    def start(self, job: Job) -> str:
+        self.running.append(job)
+        self.started.append(job.seeds)
+        return "nowhere"
+
+    def ended(self) -> list[tuple[Job, Ended]]:
+        if not self.running:
+            return []
+        ended, deed = (Ended("stopped"), None) if self.stopped else self.script.pop(0)
+        if deed:
+            deed()
+        return [(self.running.pop(0), ended)]
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def close(self) -> None: ...

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,8 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benches import write_suite
-from run_folders import write_run
+from benches import END, FULL, HALF, Script, cell_of, leave, write_suite
 from runs import tiny
 from warpsac import cli, files, rowfiles, rundir, training
 from warpsac.bench import local, suite, worker
@@ -22,38 +23,15 @@ from warpsac.bench.board import Board, Row, summarise, table_of
 from warpsac.bench.command import BenchOptions, command, load_suite
 from warpsac.bench.gather import Outbox, unpack
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
-from warpsac.bench.process import Ended
 from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
-from warpsac.bench.suite import Cell
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.plan import PLAN, Planned, read_plan, write_plan
 from warpsac.report.groups import Group
 from warpsac.report.missing import Missing, find_missing, find_plans
 from warpsac.report.runs import collect
-from warpsac.validation import override
-
-END = 1_000_000
-FULL = [(0, 0.0, 1.0), (END, 800.0, 200.0)]
-HALF = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0)]
-
-
-def cell_of(seeds: tuple[int, ...] = (1, 2), task: str = "dog-run", **settings: Any) -> Cell:
-    (cell,) = load_suite(BenchOptions("dmc", tasks=(task,), variants=("warpsac-l",), seeds=seeds)).cells
-    return Cell(override(cell.config, settings), cell.label)
-
-
-def leave(
-    bench: Path, cell: Cell, seed: int, evaluations: list[tuple[int, float, float]], saved: tuple[int, ...]
-) -> Path:
-    """A run folder of the cell as training would have left it, checkpoints by name only."""
-    run = write_run(bench / cell.name, cell.config.task, cell.config.variant, seed, evaluations)
-    for step in saved:
-        (run / "checkpoints" / f"step_{step:012d}").mkdir(parents=True)
-    return run
-
 
 # --- where runs stand
 
@@ -72,7 +50,9 @@ def test_states_of_folders(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert states[0].result == 800.0
     assert (states[3].reached, states[3].result) == (END // 2, 500.0)
-    assert states[4].detail == "the simulator broke"
+    assert [state.detail for state in states] == [
+        "", "its last step is not saved", "", "", "the simulator broke", "", "",
+    ]  # fmt: skip
 
 
 def test_runs_with_other_settings_are_not_touched(tmp_path: Path) -> None:
@@ -165,117 +145,7 @@ def test_damaged_plan(tmp_path: Path, text: str) -> None:
         read_plan(tmp_path)
 
 
-# --- what follows from how a program ended
-
-
-class Script:
-    """A launcher with room for one program at a time, each of which ends as the script says, after a last deed."""
-
-    def __init__(self, script: list[tuple[Ended, Any]]):
-        self.script, self.running, self.started = script, [], []
-        self.stopped = False
-
-    def has_room(self) -> bool:
-        return not self.running
-
-    def start(self, job: Job) -> str:
-        self.running.append(job)
-        self.started.append(job.seeds)
-        return "nowhere"
-
-    def ended(self) -> list[tuple[Job, Ended]]:
-        if not self.running:
-            return []
-        ended, deed = (Ended("stopped"), None) if self.stopped else self.script.pop(0)
-        if deed:
-            deed()
-        return [(self.running.pop(), ended)]
-
-    def stop(self) -> None:
-        self.stopped = True
-
-    def close(self) -> None: ...
-
-
-def schedule(
-    bench: Path, script: list[tuple[Ended, Any]], jobs: list[Job], retries: int
-) -> tuple[Scheduler, Any, list[str]]:
-    lines: list[str] = []
-    launcher = Script(script)
-    scheduler = Scheduler(bench, jobs, launcher, retries, lines.append)
-    while not scheduler.done:
-        scheduler.turn()
-    return scheduler, launcher, lines
-
-
-def test_failed_programs_are_tried_again_after_the_others(tmp_path: Path) -> None:
-    cell = cell_of()
-    first, second = Job(cell, (1,)), Job(cell, (2,))
-    script: list[tuple[Ended, Any]] = [
-        (Ended("failed", "out of luck"), None),
-        (Ended("done"), lambda: leave(tmp_path, cell, 2, FULL, (END,))),
-        (Ended("failed", "out of memory"), None),
-        (Ended("done"), None),  # says that it is done, but is not
-    ]
-    scheduler, launcher, lines = schedule(tmp_path, script, [first, second], retries=2)
-    assert launcher.started == [(1,), (2,), (1,), (1,)]
-    assert scheduler.finished == [second]
-    (failed,) = scheduler.failed
-    assert (failed.seeds, failed.tries, failed.reason) == ((1,), 3, "ended before its last step")
-    assert lines == [
-        "started: dog-run warpsac-l, seed 1 (nowhere)",
-        "failed (try 1 of 3): dog-run warpsac-l, seed 1: out of luck",
-        "started: dog-run warpsac-l, seed 2 (nowhere)",
-        "finished: dog-run warpsac-l, seed 2: 800.0",
-        "again: dog-run warpsac-l, seed 1 (nowhere)",
-        "failed (try 2 of 3): dog-run warpsac-l, seed 1: out of memory",
-        "again: dog-run warpsac-l, seed 1 (nowhere)",
-        "failed (try 3 of 3): dog-run warpsac-l, seed 1: ended before its last step",
-    ]
-
-
-def test_a_lost_program_that_got_further_has_used_up_no_try(tmp_path: Path) -> None:
-    cell = cell_of()
-
-    def save(step: int) -> None:
-        run = folder_of(tmp_path / cell.name, cell.config, 1)
-        if not run.exists():
-            leave(tmp_path, cell, 1, HALF, ())
-        (run / "checkpoints" / f"step_{step:012d}").mkdir(parents=True)
-
-    def finish() -> None:
-        shutil.rmtree(folder_of(tmp_path / cell.name, cell.config, 1))
-        leave(tmp_path, cell, 1, FULL, (END,))
-
-    lost = Ended("lost", "ended by SIGKILL")
-    script: list[tuple[Ended, Any]] = [(lost, lambda: save(10)), (lost, lambda: save(20)), (lost, None)]
-    job = Job(cell, (1,))
-    scheduler, _, lines = schedule(tmp_path, [*script, (Ended("done"), finish)], [job], retries=1)
-    assert (scheduler.finished, job.tries) == ([job], 1)
-    assert sum("it goes on from its last checkpoint" in line for line in lines) == 2
-
-
-def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None:
-    cell = cell_of(seeds=(1, 2, 3))
-    leave(tmp_path, cell, 2, FULL, (END,))
-    script: list[tuple[Ended, Any]] = [
-        (Ended("lost", "ended by SIGKILL"), None),  # together again: nothing says that a seed is to blame
-        (Ended("failed", "the loss is not finite"), None),
-        (Ended("failed", "the loss is not finite"), None),
-        (Ended("done"), lambda: leave(tmp_path, cell, 3, FULL, (END,))),
-    ]
-    scheduler, launcher, _ = schedule(tmp_path, script, [Job(cell, (1, 2, 3))], retries=2)
-    assert launcher.started == [(1, 2, 3), (1, 2, 3), (1,), (3,)]
-    assert [job.seeds for job in scheduler.failed] == [(1,)]
-    assert [job.seeds for job in scheduler.finished] == [(3,)]
-
-
-def test_a_mistake_is_not_tried_again(tmp_path: Path) -> None:
-    refused = Ended("refused", "the task expects a GPU")
-    job = Job(cell_of(), (1, 2))
-    scheduler, launcher, lines = schedule(tmp_path, [(refused, None)], [job], retries=2)
-    assert (launcher.started, scheduler.failed, job.tries) == ([(1, 2)], [job], 1)
-    assert lines[1:] == ["refused: dog-run warpsac-l, seeds 1 2: the task expects a GPU"]
+# --- programs
 
 
 @pytest.mark.parametrize(
@@ -302,12 +172,27 @@ def test_exit_codes_of_programs(
     assert capsys.readouterr().err == f"warpsac: {error}\n"
 
 
-def test_stopping_leaves_the_rest_waiting(tmp_path: Path) -> None:
-    jobs = [Job(cell_of(), (1,)), Job(cell_of(), (2,))]
-    scheduler = Scheduler(tmp_path, jobs, Script([]), 0, lambda line: None)
-    scheduler.turn()
-    scheduler.stop()
-    assert (list(scheduler.waiting), scheduler.running, scheduler.failed) == (jobs, [], [])
+@pytest.mark.parametrize("variant", ["warpsac-a", "ppo"])
+def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
+    tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = BenchOptions("playground", tasks=("G1JoystickFlatTerrain",), variants=(variant,), seeds=(1,))
+    (cell,) = load_suite(asked).cells
+    request = worker.make_request(tmp_path, cell.config, (1,), ["warpsac"])
+    monkeypatch.setattr(worker, "_first_line", request.to_line)
+    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr("warpsac.runtime.on_cpu", lambda: True)
+    monkeypatch.setattr("warpsac.runtime.use_compilation_cache", lambda: None)
+    monkeypatch.setattr(sys, "argv", [])
+    assert worker.main() == 2
+    told = capsys.readouterr().err
+    assert "expects a GPU, and JAX sees none" in told
+    option, *pairs = shlex.split(told.partition("try it small on the CPU: ")[2])
+    assert option == "--set"
+    (small,) = load_suite(dataclasses.replace(asked, set=tuple(pairs))).cells
+    assert (small.config.env.num_envs, small.config.eval.num_envs) == (8, 4)
+    widths = small.config.ppo.actor_hidden if variant == "ppo" else (small.config.learner.actor_width,)
+    assert set(widths) == {64}
 
 
 # --- GPUs
@@ -523,6 +408,22 @@ def test_live_table(tmp_path: Path) -> None:
     for word in ("running", "0/2", "250,000", "25%", "250.0", "0:03:00"):  # a quarter took a minute
         assert word in rows["dog-walk"]
     assert board.headline() == "3 runs: 2 running, 1 finished"
+
+
+def test_a_cell_that_has_just_ended_is_shown_as_it_is(tmp_path: Path) -> None:
+    """From the first look on, and never by half: no longer running, but with the state of a second ago."""
+    cell = cell_of(seeds=(1,))
+    run = leave(tmp_path, cell, 1, HALF, (END // 2,))
+    scheduler = Scheduler(tmp_path, [], Script([]), 0)
+    scheduler.running.append(Job(cell, (1,)))
+    board = Board(tmp_path, [cell], Console(file=io.StringIO()), clock=lambda: 100.0)
+    board.follow(scheduler)
+    shutil.rmtree(run)
+    leave(tmp_path, cell, 1, FULL, (END,))
+    scheduler.finished.append(scheduler.running.pop())
+    assert board.headline() == "1 run: 1 running"
+    board.follow(scheduler)
+    assert board.headline() == "1 run: 1 finished"
 
 
 @pytest.mark.parametrize(

@@ -195,13 +195,29 @@ WRONG: list[tuple[str, str]] = [
     ("variants: [flashsac]", "needs `tasks`, a list of tasks or families"),
     ("tasks: [Hoper-v4]", "unknown task 'Hoper-v4': did you mean Hopper-v4"),
     ("tasks: [7]", "tasks must be names"),
-    ("{tasks: dmc, variants: [warpsac-x]}", "variant = 'warpsac-x': must be one of warpsac-l"),
+    (
+        "{tasks: dmc, variants: [warpsac-x]}",
+        "variant = 'warpsac-x': must be one of warpsac-l, warpsac-a, warpsac-norm-off, flashsac, ppo",
+    ),
     ("{tasks: dmc, variants: [{label: x}]}", "variant 1: needs `variant`, the name of one"),
     ("{tasks: dmc, variants: [{variant: flashsac, seed: 1}]}", "variant 1: unknown key 'seed'"),
     ("{tasks: dmc, settings: {learner: {blokcs: 1}}}", "unknown setting learner.blokcs"),
     ("{tasks: dmc, settings: {learner: {blocks: 4}}}", "learner.blocks = 4: must be 1, 2 or 3"),
     ("{tasks: dmc, settings: {total_steps: many}}", "total_steps = 'many': must be of type int"),
     ("{tasks: dmc, settings: {seeds: [1]}}", "settings: seeds cannot be set for the cells of a suite"),
+    (
+        "{tasks: dmc, settings: {algo: ppo}}",
+        "settings: algo cannot be set for the cells of a suite: its variants say it, as variants: [ppo] or --variants",
+    ),
+    (
+        "{tasks: dmc, settings: {learner: {blocks: 1}, learner.blocks: 2}}",
+        "settings: learner.blocks is there twice: leave one of them out",
+    ),
+    ("{tasks: dmc, settings: {learner.blocks: 2, learner: 1}}", "settings: learner is there twice"),
+    (
+        "{tasks: dmc, variants: [{variant: flashsac, settings: {eval.every: 5, eval: {every: 9}}}]}",
+        "variant 1: settings: eval.every is there twice",
+    ),
     ("{tasks: dmc, settings: [1]}", "settings must be a mapping of settings"),
     ("{tasks: dmc, sweep: {learner.blocks: 1}}", "sweep: learner.blocks must have a list of values"),
     ("{tasks: dmc, seeds: [one]}", "seeds must be whole numbers, such as [1, 2, 3]"),
@@ -244,6 +260,27 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
             parse_settings([word])
     suite = load_suite(BenchOptions(str(write_suite(tmp_path / "a.yaml", ["probe-point"])), set=("stop_at=90",)))
     assert [cell.config.stop_at for cell in suite.cells] == [90]
+
+
+def test_settings_on_the_command_line_that_a_cell_refuses(tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.yaml"
+    mixed.write_text("{tasks: dog-run, variants: [warpsac-l, ppo]}")
+    for suite, word, message in (
+        (str(mixed), "learner.gamma=0.9",
+         "--set: learner.gamma = 0.9: has no effect with algo ppo: leave it out (variant ppo)"),
+        ("dmc", "learner.blokcs=1", "--set: unknown setting learner.blokcs"),
+        ("dmc", "algo=ppo", "--set: algo cannot be set for the cells of a suite: its variants say it, as "
+         "variants: [ppo] or --variants ppo"),
+    ):  # fmt: skip
+        with pytest.raises(UserError) as caught:
+            load_suite(BenchOptions(suite, set=(word,)))
+        assert str(caught.value) == message
+    # What is wrong with the suite itself is not blamed on the command line.
+    mixed.write_text("{tasks: dog-run, variants: [ppo], settings: {learner: {gamma: 0.9}}}")
+    with pytest.raises(UserError, match=r"^\S*mixed\.yaml: learner\.gamma = 0\.9: has no effect with algo ppo"):
+        load_suite(BenchOptions(str(mixed), set=("eval.episodes=3",)))
+    only = load_suite(BenchOptions("dmc", variants=("warpsac-l",), set=("learner.gamma=0.9",)))
+    assert {cell.config.learner.gamma for cell in only.cells} == {0.9}
 
 
 # --- seeds in one program

@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, play, rundir, training
+from warpsac import checkpoint, cli, play, resuming, rundir, training
 from warpsac.config import Config
 from warpsac.host_loop import HostLoop
 from warpsac.profiles import PROFILES, resolve
@@ -283,6 +283,19 @@ def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (
         "problem  CartPole-v1: action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
     )
+
+
+def test_commands_to_paste_may_hold_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [tmp_path / "my runs" / name for name in ("one", "two")]
+    quoted = [f"'{run}'" for run in runs]
+    assert resuming.command(runs) == f"warpsac train --resume {' '.join(quoted)}"
+    monkeypatch.setattr(training, "train", lambda *_: training.Outcome(runs, "finished"))
+    assert main("train", "Own-v0") == 0
+    assert capsys.readouterr().out.endswith(f"next: warpsac eval {quoted[0]}\n")
+    assert main("check-env", "Own-v0", "--env.menagerie", str(runs[0])) == 0
+    assert capsys.readouterr().out.endswith(f"Own-v0 fits: warpsac train Own-v0 --env.menagerie {quoted[0]}\n")
 
 
 def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -297,7 +297,7 @@ def damaged(path: str, value: Any) -> str:
         ("seeds", 3, "seeds = 3: must be of type tuple (in c.json)"),
         ("seeds", [1, "2"], "seeds = '2': must be of type int (in c.json)"),
         ("time_budget", "1h", "time_budget = '1h': must be of type float (in c.json)"),
-        ("learner.tau", 2.0, "learner.tau = 2.0: must be above 0 and at most 1"),
+        ("learner.tau", 2.0, "learner.tau = 2.0: must be above 0 and at most 1 (in c.json)"),
     ],
 )
 def test_bad_config_files_are_refused_in_one_line(path: str, value: Any, message: str) -> None:

@@ -353,6 +353,17 @@ def test_export_of_a_robots_policy(
     assert json.loads(capsys.readouterr().out)["falls"] == 0
 
 
+def test_the_command_for_the_next_step_can_be_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "my robot"
+    (out / command.SCENE).parent.mkdir(parents=True)
+    (out / command.SCENE).touch()
+    monkeypatch.setattr(command, "export", lambda *_: command.Exported(out, 0.0, 1, "drawn", "left out"))
+    assert cli.main(["export", "run"]) == 0
+    assert capsys.readouterr().out.endswith(f"next: warpsac sim2sim '{out / 'policy.onnx'}'\n")
+
+
 def test_a_robot_whose_files_are_missing_is_left_out_only_if_asked(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

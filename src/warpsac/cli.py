@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -184,7 +185,7 @@ def _train(words: list[str]) -> int:
         if (path / "curve.png").exists():
             print(f"learning curve: {path / 'curve.png'}")
     if outcome.finished:
-        print(f"next: warpsac eval {outcome.runs[0]}")
+        print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
     reason = signal.Signals(outcome.signal).name if outcome.signal else outcome.reason
     print(f"stopped by {reason}; go on with: {resuming.command(outcome.runs)}")
@@ -373,7 +374,7 @@ def _check_env(words: list[str]) -> int:
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)
-    command = " ".join(["warpsac train", *words])
+    command = shlex.join(["warpsac", "train", *words])
     print(f"{asked.id} fits: {command}" if fits else f"{asked.id} does not fit yet")
     return 0 if fits else 1
 

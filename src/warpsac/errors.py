@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+
 
 class UserError(Exception):
     """A mistake the user can mend: bad setting, unknown task, unreadable folder. Exit code 2."""
@@ -14,6 +17,31 @@ class ConfigError(UserError):
 
     def __init__(self, field: str, value: object, allowed: str):
         super().__init__(f"{field} = {value!r}: {allowed}")
+
+
+class OtherSettings(UserError):
+    """Refused as it is, though other settings would do: options of `warpsac train`, or what a bench sets for all."""
+
+    def __init__(self, why: str, settings: Mapping[str, object], otherwise: str = ""):
+        self._why, self._settings, self._otherwise = why, settings, otherwise
+        options = (f"--{path.replace('_', '-')} {_words(value)}" for path, value in settings.items())
+        super().__init__(self._with(" ".join(options)))
+
+    def in_a_bench(self) -> str:
+        """The same for `warpsac bench`, which has other options."""
+        pairs = (f"{path}={_yaml(value)}" for path, value in self._settings.items())
+        return self._with(f"--set {shlex.join(pairs)}")
+
+    def _with(self, spelled: str) -> str:
+        return f"{self._why}: {spelled}{self._otherwise}"
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _yaml(value: object) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 class NotNow(UserError):

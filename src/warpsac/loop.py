@@ -10,7 +10,7 @@ import abc
 import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ import numpy as np
 from warpsac import checkpoint, curve, envs, evaluate, policy, provenance, resuming, rowfiles, rundir, runtime
 from warpsac.config import Config
 from warpsac.episodes import Episode
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import OtherSettings, TrainingStopped, UserError
 from warpsac.interaction import make_setup
 from warpsac.progress import Progress
 from warpsac.replay.memory import choose_placement, free_device_bytes, free_host_bytes
@@ -52,10 +52,10 @@ class Loop(abc.ABC):
     """The state of a run that is not the learner's; what a checkpoint keeps of it is in `save`."""
 
     # What makes a GPU-sized task small enough for a CPU, beside fewer environments.
-    small = (
-        "--total-steps 100000 --learning-starts 1000 --replay.capacity 100000 --replay.batch-size 128 "
-        "--learner.compute float32 --learner.actor-width 64 --learner.critic-width 64 --eval.every 20000"
-    )
+    small: Mapping[str, object] = {
+        "total_steps": 100_000, "learning_starts": 1000, "replay.capacity": 100_000, "replay.batch_size": 128,
+        "learner.compute": "float32", "learner.actor_width": 64, "learner.critic_width": 64, "eval.every": 20_000,
+    }  # fmt: skip
 
     def __init__(self, config: Config, resumed: list[RunDir] | None = None):
         self.config = config
@@ -134,9 +134,9 @@ class Loop(abc.ABC):
             if self.resumed:
                 raise UserError(f"{why} resume it where there is one")
             most = envs.most_envs(config.task) or 8
-            raise UserError(
-                f"{why} try it small on the CPU: --env.num-envs {min(8, most)} "
-                f"{self.small} --eval.episodes 4 --eval.num-envs {min(4, most)}"
+            judged = {"eval.episodes": 4, "eval.num_envs": min(4, most)}
+            raise OtherSettings(
+                f"{why} try it small on the CPU", {"env.num_envs": min(8, most), **self.small, **judged}
             )
 
     def wanted_placement(self) -> Literal["auto", "device", "host"]:

@@ -8,6 +8,7 @@ never is within one.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from warpsac.fused_loop import FusedLoop
 from warpsac.host_loop import HostLoop
@@ -22,10 +23,10 @@ class PpoLoop(Loop):
     """What differs from learning with replay, whatever the simulator."""
 
     rate_setting = "ppo.learning_rate"
-    small = (
-        "--total-steps 200000 --ppo.actor-hidden 64 64 --ppo.critic-hidden 64 64 --ppo.compute float32 "
-        "--ppo.gamma 0.99 --eval.every 50000"
-    )
+    small: Mapping[str, object] = {
+        "total_steps": 200_000, "ppo.actor_hidden": (64, 64), "ppo.critic_hidden": (64, 64),
+        "ppo.compute": "float32", "ppo.gamma": 0.99, "eval.every": 50_000,
+    }  # fmt: skip
 
     def plan(self) -> None:
         self.setup = make_setup(self.config, self.spec)

@@ -152,7 +152,8 @@ def resolve(
     else:
         reason = f"variant {variant}: as asked"
     if variant not in VARIANTS:
-        raise ConfigError("variant", variant, f"must be one of {', '.join(VARIANTS)}")
+        allowed = VARIANTS if algo else (*VARIANTS, PPO)
+        raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
     base, axes = PROFILES[profile], VARIANTS[variant]
     config = dataclasses.replace(
         base,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 def command(folders: Sequence[Path]) -> str:
     """What to type to go on with these runs."""
-    return "warpsac train --resume " + " ".join(str(folder) for folder in folders)
+    return shlex.join(["warpsac", "train", "--resume", *map(str, folders)])
 
 
 def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:

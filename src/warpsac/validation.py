@@ -154,7 +154,11 @@ def from_json(text: str, where: str) -> Config:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not a config file ({error})") from None
-    return validate(_build(Config, data, where))
+    config = _build(Config, data, where)
+    try:
+        return validate(config)
+    except ConfigError as error:
+        raise UserError(f"{error} (in {where})") from None
 
 
 def _build(cls: type, data: Any, where: str, path: str = "") -> Any:

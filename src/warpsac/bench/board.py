@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
@@ -30,6 +31,10 @@ STYLES = {
 }  # fmt: skip
 # What a person wants to see first where the terminal has too few lines.
 ORDER = ("running", "failed", "interrupted", "waiting", "finished")
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 class Row(NamedTuple):
@@ -73,7 +78,8 @@ class Board:
     ):
         self._bench, self._cells, self._clock = bench, cells, clock
         self._console = console or Console()
-        self._scheduler: Scheduler | None = None
+        self._running: frozenset[Job] = frozenset()  # as of the last look, like the states: the table has no half news
+        self._failed: frozenset[str] = frozenset()
         self._states = {cell.name: states_of(bench, cell) for cell in cells}
         self._seen: dict[str, tuple[float, int]] = {}  # cell -> when and at which step it was first seen running
         self._began = clock()
@@ -102,21 +108,27 @@ class Board:
                 self._console.file.flush()
 
     def follow(self, scheduler: Scheduler) -> None:
-        """Look at the folders of running programs, and say where everything stands from time to time."""
-        self._scheduler = scheduler
+        """Look at the folders of running programs, and say where everything stands from time to time.
+
+        Folders of running programs are looked at now and then, those of a program that has ended at once.
+        """
         now = self._clock()
-        if now < self._look_due:
-            return
-        self._look_due = now + LOOK_INTERVAL
-        running = {job.cell.name for job in scheduler.running}
-        ended = {job.cell.name for job in (*scheduler.finished, *scheduler.failed)}
-        for cell in self._cells:
-            if cell.name in running:
-                self._states[cell.name] = states_of(self._bench, cell)
+        running, before = frozenset(scheduler.running), self._running
+        names = {job.cell.name for job in running}
+        looked_at = {job.cell.name for job in before - running}
+        if now >= self._look_due:
+            self._look_due = now + LOOK_INTERVAL
+            looked_at |= names
+        for cell in (cell for cell in self._cells if cell.name in looked_at):
+            self._states[cell.name] = states_of(self._bench, cell)
+            if cell.name in names:
                 self._seen.setdefault(cell.name, (now, min(state.reached for state in self._states[cell.name])))
-            elif cell.name in ended and cell.name in self._seen:
-                self._states[cell.name] = states_of(self._bench, cell)
-                del self._seen[cell.name]
+            else:
+                self._seen.pop(cell.name, None)
+        self._running, self._failed = running, frozenset(job.cell.name for job in scheduler.failed)
+        if self._live is not None and before - running:
+            with contextlib.suppress(OSError):
+                self._live.refresh()
         if self._live is None and now >= self._line_due:
             self._line_due = now + LINE_INTERVAL
             self.say(f"{self.headline()} ({self._elapsed})")
@@ -124,13 +136,11 @@ class Board:
     # --- what is shown
 
     def rows(self) -> list[Row]:
-        jobs = self._scheduler
-        running = {job.cell.name for job in jobs.running} if jobs else set()
-        failed = {job.cell.name for job in jobs.failed} if jobs else set()
+        running = {job.cell.name for job in self._running}
         rows = []
         for cell in self._cells:
             status, finished, step, result = summarise(
-                self._states[cell.name], cell.name in running, cell.name in failed
+                self._states[cell.name], cell.name in running, cell.name in self._failed
             )
             rows.append(Row(cell, status, finished, step, result, self._left(cell, step)))
         return rows
@@ -149,7 +159,7 @@ class Board:
             count["finished"] += row.finished
             count[row.status] += len(row.cell.config.seeds) - row.finished
         said = ", ".join(f"{count[status]} {status}" for status in ORDER if count[status])
-        return f"{sum(count.values())} runs: {said}"
+        return f"{counted(sum(count.values()), 'run')}: {said}"
 
     @property
     def _elapsed(self) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from warpsac import envs
 from warpsac.bench import local
-from warpsac.bench.board import NOT_HERE, Board, table_of
+from warpsac.bench.board import NOT_HERE, Board, counted, table_of
 from warpsac.bench.programs import Job, Together, jobs_of
 from warpsac.bench.scheduler import Launcher, Scheduler
 from warpsac.bench.state import RunState, require_as_planned, states_of
@@ -177,7 +177,7 @@ def _say_without_simulator(reasons: Mapping[str, str], asked: BenchOptions) -> N
     """One line for each family."""
     then = "the machines of the cluster need it" if asked.launcher == "ray" else "not started"
     for reason, count in Counter(reasons.values()).items():
-        print(f"{reason} ({_counted(count, 'cell')}, {then})")
+        print(f"{reason} ({counted(count, 'cell')}, {then})")
 
 
 def _say_without_gpu(jobs: Sequence[Job], asked: BenchOptions) -> None:
@@ -188,12 +188,8 @@ def _say_without_gpu(jobs: Sequence[Job], asked: BenchOptions) -> None:
         if envs.lookup(job.cell.config.task).expects_gpu(job.cell.config.env.num_envs)
     }
     if many and asked.launcher == "local" and not local.find_gpus():
-        cells = f"{_counted(len(many), 'cell')} of {min(many.values()):,} environments and more"
+        cells = f"{counted(len(many), 'cell')} of {min(many.values()):,} environments and more"
         print(f"nvidia-smi finds no GPU here: {cells} will be refused unless JAX sees one")
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
@@ -212,10 +208,10 @@ def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
         for state in states_of(folder, cell)
     )
     programs = sum(job.cell.name not in absent for job in jobs)
-    print(f"{_counted(suite.runs, 'run')} of {_counted(len(suite.cells), 'cell')} in {folder}: "
+    print(f"{counted(suite.runs, 'run')} of {counted(len(suite.cells), 'cell')} in {folder}: "
           f"{count['finished']} finished, {count['interrupted'] + count['running']} to go on with, "
           f"{count['failed']} to try again, {count['waiting']} to start"
-          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {_counted(programs, 'program')}")  # fmt: skip
+          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {counted(programs, 'program')}")  # fmt: skip
 
 
 # --- doing it
@@ -243,8 +239,8 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
         job.reason = reasons[job.cell.name]
     runs, jobs = sum(len(job.seeds) for job in jobs), [job for job in jobs if job not in absent]
     _say_without_gpu(jobs, asked)
-    print(f"{suite.name}: {_counted(suite.runs, 'run')} in {folder}, {suite.runs - runs} finished; "
-          f"{_counted(len(jobs), 'program')} to run")  # fmt: skip
+    print(f"{suite.name}: {counted(suite.runs, 'run')} in {folder}, {suite.runs - runs} finished; "
+          f"{counted(len(jobs), 'program')} to run")  # fmt: skip
     with (
         StopSignals() as signals,
         contextlib.closing(_launcher(folder, asked)) as launcher,
@@ -268,10 +264,11 @@ def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | Non
     print(board.headline())
     for job in (job for job in scheduler.failed if job.tries):
         tries = f"{job.tries} {'try' if job.tries == 1 else 'tries'}"
-        print(f"failed after {tries}: {job}: {job.reason}\n  log: {job.log(folder)}")
+        who = job.naming(scheduler.unfinished(job))
+        print(f"failed after {tries}: {who}: {job.reason}\n  log: {job.log(folder)}")
     not_begun = Counter(job.reason for job in scheduler.failed if not job.tries for _ in job.seeds)
     for reason, runs in not_begun.items():
-        print(f"failed without a try: {runs} run{'s' if runs > 1 else ''}: {reason}")
+        print(f"failed without a try: {counted(runs, 'run')}: {reason}")
     if not scheduler.done:
         print(f"go on with: {shlex.join(['warpsac', *sys.argv[1:]])}")
         return 128 + signal if signal else 1
@@ -279,5 +276,5 @@ def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | Non
         if row.cell.published is not None and row.result is not None:
             name = f"{row.cell.config.task} {row.cell.variant}"
             print(f"{name}: {plain(row.result, ',.2f')} (published: {row.cell.published:,.2f})")
-    print(f"next: warpsac report {folder}")
+    print(f"next: {shlex.join(['warpsac', 'report', str(folder)])}")
     return 1 if scheduler.failed else 0

@@ -28,6 +28,8 @@ class Job:
     reason: str = ""
     saved: int = 0
     """Steps that were saved when the running try began."""
+    origin: Job | None = None
+    """The program of several seeds that was refused, before this seed of it was tried alone."""
 
     @property
     def name(self) -> str:
@@ -35,8 +37,12 @@ class Job:
         return f"{self.cell.name}-seed{seeds}"
 
     def __str__(self) -> str:
-        seeds = " ".join(map(str, self.seeds))
-        return f"{self.cell.config.task} {self.cell.variant}, seed{'s' if len(self.seeds) > 1 else ''} {seeds}"
+        return self.naming(self.seeds)
+
+    def naming(self, seeds: Sequence[int]) -> str:
+        """The job in words, with some of its seeds."""
+        listed = " ".join(map(str, seeds))
+        return f"{self.cell.config.task} {self.cell.variant}, seed{'s' if len(seeds) > 1 else ''} {listed}"
 
     def log(self, bench: Path) -> Path:
         return bench / "logs" / f"{self.name}.log"

@@ -36,7 +36,8 @@ class Scheduler:
     A failed program is tried again `retries` times, after everything else that waits, and seed by seed: what one
     seed met, or memory that was too small for all of them, is then no harm to the others. One that was lost
     (killed, or its machine gone) does not use up a try if it has saved further steps: it goes on from there. One that
-    was refused has failed for good: the same mistake would be met on every try.
+    was refused would meet the same mistake on every try: it has failed for good, but first each of its seeds is tried
+    alone where the folder of one may be the reason.
     """
 
     def __init__(
@@ -69,9 +70,14 @@ class Scheduler:
         folder = self._bench / job.cell.name
         return [state_of(folder_of(folder, job.cell.config, seed), seed) for seed in job.seeds]
 
+    def unfinished(self, job: Job) -> list[int]:
+        """The seeds of a job that are not finished."""
+        return [state.seed for state in self.states(job) if state.status != "finished"]
+
     def _judge(self, job: Job, ended: Ended) -> None:
         states = self.states(job)
-        if all(state.status == "finished" for state in states):
+        left = [state for state in states if state.status != "finished"]
+        if not left:
             self.finished.append(job)
             results = [state.result for state in states if state.result is not None]
             mean = f": {plain(sum(results) / len(results), ',.1f')}" if results else ""
@@ -80,25 +86,48 @@ class Scheduler:
         if ended.how == "stopped":
             self.waiting.appendleft(job)
             return
-        job.reason = ended.reason or "ended before its last step"
+        job.reason = ended.reason or _why_unfinished(left)
+        seeds = [state.seed for state in left]
+        who = job.naming(seeds)
         if ended.how == "lost" and saved_steps(states) > job.saved:
             self.waiting.appendleft(job)
-            self._say(f"lost: {job}: {job.reason}; it goes on from its last checkpoint")
+            self._say(f"lost: {who}: {job.reason}; it goes on from its last checkpoint")
+            return
+        if ended.how == "refused":
+            self._refuse(job, left)
             return
         job.tries += 1
-        if ended.how == "refused":
-            self._say(f"refused: {job}: {job.reason}")
-            self.failed.append(job)
-            return
         how = "lost" if ended.how == "lost" else "failed"
-        self._say(f"{how} (try {job.tries} of {1 + self.retries}): {job}: {job.reason}")
+        self._say(f"{how} (try {job.tries} of {1 + self.retries}): {who}: {job.reason}")
         if job.tries > self.retries:
             self.failed.append(job)
-        elif ended.how == "failed":
-            left = [state.seed for state in states if state.status != "finished"]
-            self.waiting += [Job(job.cell, (seed,), job.tries, job.reason) for seed in left]
-        else:
+        elif ended.how == "lost":
             self.waiting.append(job)
+        else:
+            self.waiting += [Job(job.cell, (seed,), job.tries, job.reason) for seed in seeds]
+
+    def _refuse(self, job: Job, left: Sequence[RunState]) -> None:
+        """Seeds that have left nothing yet differ in nothing: what was refused for one is for all. Else each is tried
+        alone, until two have met the very same refusal as all together: then it is nothing of a single seed."""
+        who = job.naming([state.seed for state in left])
+        if len(left) > 1 and any(state.folder.exists() for state in left):
+            self._say(f"refused: {who}: {job.reason}; now seed by seed")
+            self.waiting += [Job(job.cell, (state.seed,), job.tries, origin=job) for state in left]
+            return
+        job.tries += 1
+        origin = job.origin
+        of_all = origin is not None and job.reason == origin.reason
+        if of_all and origin in self.failed:
+            return  # it ran beside the two that have told for all
+        alike = [other for other in self.failed if of_all and other.origin is origin and other.reason == job.reason]
+        if origin is None or not alike:
+            self._say(f"refused: {who}: {job.reason}")
+            self.failed.append(job)
+            return
+        origin.tries += 1
+        self.waiting = deque(other for other in self.waiting if other.origin is not origin)
+        self.failed = [other for other in self.failed if other not in alike] + [origin]
+        self._say(f"refused: {origin.naming(self.unfinished(origin))}: all for this reason")
 
     def stop(self) -> None:
         """Ask all programs to save and end, wait until they have, and take note of what they reached."""
@@ -106,3 +135,11 @@ class Scheduler:
         for job, ended in self._launcher.ended():
             self.running.remove(job)
             self._judge(job, ended)
+
+
+def _why_unfinished(states: Sequence[RunState]) -> str:
+    """What the folders tell of a program that ended as if all was done."""
+    told = {state.seed: state.detail or "ended before its last step" for state in states}
+    if len(set(told.values())) == 1:
+        return next(iter(told.values()))
+    return "; ".join(f"seed {seed}: {detail}" for seed, detail in told.items())

@@ -30,6 +30,7 @@ class RunState:
     folder: Path
     status: Status = "waiting"
     detail: str = ""
+    """What is wrong with it, if its folder tells."""
     reached: int = 0
     result: float | None = None
     """The last evaluation: mean return, or success in percent where that is the task's metric."""
@@ -44,14 +45,15 @@ def state_of(folder: Path, seed: int) -> RunState:
         return RunState(seed, folder)
     run = read_run(folder, folder.name)
     status: Status
-    if run.status == "finished":
-        status = "finished" if _saved_its_end(folder, run.reached) else "interrupted"
-    elif run.status == "running" or run.status == "failed":
+    detail = run.detail if run.status in ("failed", "damaged") else ""
+    if run.status == "finished" and not _saved_its_end(folder, run.reached):
+        status, detail = "interrupted", "its last step is not saved"
+    elif run.status == "finished" or run.status == "running" or run.status == "failed":
         status = run.status
     else:  # resuming mends what can be mended, and says what cannot
         status = "interrupted"
     result = float(run.raw[-1]) if len(run.raw) else None
-    return RunState(seed, folder, status, run.detail, run.reached, result)
+    return RunState(seed, folder, status, detail, run.reached, result)
 
 
 def _saved_its_end(folder: Path, end: int) -> bool:

@@ -25,7 +25,7 @@ Settings = Mapping[str, Any]
 DEFAULT_SEEDS = (1, 2, 3, 4, 5)
 
 # Decided elsewhere: by the suite's own keys, by the folder, or (a time budget) never: a run ends at its last step.
-FIXED = frozenset({"task", "variant", "profile", "seeds", "out", "name", "time_budget"})
+FIXED = frozenset({"task", "algo", "variant", "profile", "seeds", "out", "name", "time_budget"})
 
 # The variants whose curves were published, by regime: what is compared where a suite names none.
 COMPARED = {
@@ -74,6 +74,10 @@ class Entry:
     label: str = ""
 
 
+class SetError(UserError):
+    """What --set asks for does not go with a suite that is sound by itself."""
+
+
 @dataclass(frozen=True)
 class Grid:
     """Every task with every variant and every combination of the swept settings."""
@@ -86,6 +90,8 @@ class Grid:
     """Dotted name of a setting -> its values."""
     settings: Settings = field(default_factory=dict)
     """Of every cell; a variant's own and swept ones come on top."""
+    asked: Settings = field(default_factory=dict)
+    """From --set: underneath all of these."""
     profile: str | None = None
     seeds: tuple[int, ...] = DEFAULT_SEEDS
     published: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
@@ -100,7 +106,7 @@ class Grid:
 
     def cells(self) -> Iterator[Cell]:
         # A published return is that of just these settings, at the end of training.
-        set_here = [path for path, _ in leaves(self.settings) if not path.startswith("eval.")]
+        set_here = [path for path, _ in leaves(merged(self.asked, self.settings)) if not path.startswith("eval.")]
         published = {} if any(path == "stop_at" or is_material(path) for path in set_here) else self.published
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
             target = envs.lookup(name)
@@ -108,13 +114,25 @@ class Grid:
             for entry, values in itertools.product(entries, itertools.product(*self.sweep.values())):
                 swept = dict(zip(self.sweep, values, strict=True))
                 settings = merged(self.settings, entry.settings, *(nested(path, v) for path, v in swept.items()))
-                for given in FIXED & settings.keys():
-                    raise UserError(f"settings: {given} cannot be set for the cells of a suite")
-                config, _ = configure(
-                    target.name, variant=entry.variant, profile=self.profile, seeds=list(self.seeds), **settings
-                )
+                config = self._config(target.name, entry.variant, settings)
                 label = "-".join(filter(None, [entry.label, *map(_in_a_word, swept, values)]))
                 yield Cell(config, label, published.get((target.name, entry.variant, label)))
+
+    def _config(self, task: str, variant: str, own: Settings) -> Config:
+        """The config of a cell; what is wrong with --set alone is a SetError."""
+
+        def made(settings: Settings) -> Config:
+            for given in FIXED & settings.keys():
+                hint = f": its variants say it, as variants: [{PPO}] or --variants {PPO}" if given == "algo" else ""
+                raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
+            return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
+
+        try:
+            return made(merged(self.asked, own))
+        except UserError as error:
+            made(own)  # raises what is wrong with the suite itself
+            refused_by = f" (variant {variant})" if isinstance(error, ConfigError) else ""
+            raise SetError(f"--set: {str(error).removeprefix('settings: ')}{refused_by}") from None
 
 
 def tasks_of(group: str) -> list[str]:
@@ -158,6 +176,8 @@ def make_suite(name: str, grids: Sequence[Grid]) -> Suite:
             for cell in grid.cells():
                 if found.setdefault(cell.name, cell).config != cell.config:
                     raise UserError(f"two cells would share the folder {cell.name}: give one of them a `label`")
+        except SetError:
+            raise
         except UserError as error:
             raise UserError(f"{grid.where}: {error}" if grid.where else str(error)) from None
     return Suite(name, tuple(found.values()))
@@ -192,7 +212,7 @@ def narrowed(
     for path, _ in leaves(settings or {}):
         if all(grid.sets(path) for grid in result):
             raise UserError(f"--set {path}: has no effect, the suite itself sets it everywhere")
-    return [replace(grid, settings=merged(settings or {}, grid.settings)) for grid in result]
+    return [replace(grid, asked=settings or {}) for grid in result]
 
 
 # --- built-in suites ------------------------------------------------------------------------------------

@@ -130,7 +130,12 @@ def _settings(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
         raise UserError(f"{where} must be a mapping of settings")
     inner = {key: _settings(value, where) if isinstance(value, Mapping) else value for key, value in data.items()}
-    return merged(*(nested(path, value) for path, value in inner.items()))
+    layers = [nested(path, value) for path, value in inner.items()]
+    paths = [path for layer in layers for path, _ in leaves(layer)]
+    for number, path in enumerate(paths):
+        if any(f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.") for other in paths[:number]):
+            raise UserError(f"{where}: {path} is there twice: leave one of them out")
+    return merged(*layers)
 
 
 def _sweep(data: Any, where: str) -> dict[str, list[Any]]:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from warpsac import checkpoint, rundir
 from warpsac.bench.state import RunState, folder_of, state_of
 from warpsac.config import Config
-from warpsac.errors import NotNow, TrainingStopped, UserError
+from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.validation import from_json, to_json
 
 # A program whose bench was killed may still be saving: so long its runs are waited for.
@@ -150,7 +150,8 @@ def main() -> int:
     try:
         return run(Path(request.folder), from_json(request.config, "request"))
     except (UserError, TrainingStopped) as error:
-        print(f"warpsac: {error}", file=sys.stderr)
+        told = error.in_a_bench() if isinstance(error, OtherSettings) else error
+        print(f"warpsac: {told}", file=sys.stderr)
         return TrainingStopped.exit_code if isinstance(error, NotNow) else error.exit_code
     except KeyboardInterrupt:
         return 130

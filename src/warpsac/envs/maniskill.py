@@ -18,7 +18,7 @@ import torch
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene, in_a_line
 from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly
-from warpsac.errors import UserError
+from warpsac.errors import OtherSettings, UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
 
@@ -33,9 +33,10 @@ class ManiSkillSimulator:
         self.device = learner_device()
         most = most_envs()
         if most and num_envs > most:
-            raise UserError(
-                f"{task}: ManiSkill simulates one environment on a CPU, not {num_envs}: "
-                "--env.num-envs 1 --eval.num-envs 1, or install 'warpsac[cuda]' for a GPU"
+            raise OtherSettings(
+                f"{task}: ManiSkill simulates one environment on a CPU, not {num_envs}",
+                {"env.num_envs": 1, "eval.num_envs": 1},
+                ", or install 'warpsac[cuda]' for a GPU",
             )
         with quietly():
             self._env, limit = _build(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ def command(asked: ExportOptions) -> int:
     print(f"observations: {done.source}")
     print(f"robot: {done.robot}")
     if (done.path / SCENE).exists():
-        print(f"next: warpsac sim2sim {done.path / 'policy.onnx'}")
+        print(f"next: {shlex.join(['warpsac', 'sim2sim', str(done.path / 'policy.onnx')])}")
     return 0
 
 
