@@ -138,9 +138,6 @@ def read_run(folder: Path, name: str) -> Run:
                 meta=opened.meta)  # fmt: skip
     try:
         rows = rowfiles.read_metrics(folder)
-        saved = checkpoint.steps(folder / rundir.CHECKPOINTS)
-        if not rows and saved:
-            return dataclasses.replace(known, detail=f"{rowfiles.METRICS} is gone; step {saved[-1]:,} was saved")
         return _judged(known, config, rows, _evaluations(folder, rows, scale.metric))
     except UserError as error:
         return dataclasses.replace(known, detail=str(error))
@@ -207,12 +204,15 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     progress = f"at step {run.reached:,} of {run.end_step:,}"
     if rundir.in_use(run.path):
         return "running", progress
+    checkpoints = run.path / rundir.CHECKPOINTS
+    saved = checkpoint.steps(checkpoints)
+    if saved and not (run.path / rowfiles.METRICS).exists():
+        return "damaged", f"{rowfiles.METRICS} is gone; step {saved[-1]:,} was saved"
     if not len(evaluations):
         return "no evaluations", progress
-    checkpoints = run.path / rundir.CHECKPOINTS
     if checkpoint.any_complete(checkpoints):
         return "interrupted", f"{progress}; go on with: warpsac train --resume {shlex.quote(str(run.path))}"
-    return "interrupted", f"{progress}, no {'complete ' if checkpoint.steps(checkpoints) else ''}checkpoint"
+    return "interrupted", f"{progress}, no {'complete ' if saved else ''}checkpoint"
 
 
 # --- which runs are alike -------------------------------------------------------------------------------
