@@ -34,6 +34,7 @@ OLD = importlib.metadata.version("mjlab").startswith("1.2.")
 NOT_IN_OLD = "Mjlab-Multi-Cube-Seg-Yam"
 TABLE = [task for task in tasks.benchmark_tasks() if task.family == "mjlab" and not (OLD and task.name == NOT_IN_OLD)]
 CUBE = "Mjlab-Lift-Cube-Yam"
+FLAT, ROUGH = (f"Mjlab-Velocity-{ground}-Unitree-Go1" for ground in ("Flat", "Rough"))
 
 
 @pytest.mark.parametrize("task", TABLE, ids=lambda task: task.name)
@@ -138,6 +139,27 @@ def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
     policy = load_policy(run)
     assert (policy.agent.views.actor_dim, policy.agent.views.critic_dim) == (29, 58)
     assert policy(np.zeros(29)).shape == (state["policy/log_std"].size,)
+
+
+def test_robots_keep_their_levels_of_terrain() -> None:
+    flat, rough = mjlab.MjlabSimulator(FLAT, 2, EnvConfig()), mjlab.MjlabSimulator(ROUGH, 3, EnvConfig())
+    assert flat.curriculum() == {}
+    rough.reset(0)
+    saved = {"terrain_levels": np.array([4, 0, 2]), "terrain_types": np.array([1, 0, 3])}
+    rough.take_up(saved)
+    rough.reset(0)
+    terrain = rough._env.scene.terrain
+    if not OLD:  # which moves levels whenever all robots are reset
+        np.testing.assert_array_equal(rough.curriculum()["terrain_levels"], [4, 0, 2])
+    np.testing.assert_array_equal(rough.curriculum()["terrain_types"], [1, 0, 3])
+    places = terrain.terrain_origins[terrain.terrain_levels, terrain.terrain_types]
+    robots = rough._env.scene["robot"].data.root_link_pos_w
+    assert float((robots - places)[:, :2].norm(dim=1).max()) < 1.0
+    rough.set_progress(70)
+    rough.step(torch.zeros(3, rough.spec.action_dim))
+    assert rough._env.common_step_counter == 71
+    for made in (flat, rough):
+        made.close()
 
 
 def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

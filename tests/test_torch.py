@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
-from warpsac import envs, rowfiles, runtime, training
+from warpsac import checkpoint, envs, rowfiles, runtime, training
 from warpsac.config import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.host_loop import HostLoop
@@ -263,11 +263,15 @@ def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path) -> No
 def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, task="probe-torch", stop_at=120, eval={"every": 0})
     (run,) = training.train(config).runs
-    progress: list[int] = []
+    assert "curriculum" not in checkpoint.load(run / "checkpoints/step_000000000120").arrays
+    monkeypatch.setattr(torch_base.TorchEnvs, "curriculum", lambda self: {"level": np.arange(3)})
+    training.resume([run], stop_at=150)
+    taken, progress = [], []
+    monkeypatch.setattr(torch_base.TorchEnvs, "take_up", lambda self, saved: taken.append(saved["level"].tolist()))
     monkeypatch.setattr(torch_base.TorchEnvs, "set_progress", lambda self, steps: progress.append(steps))
     outcome = training.resume([run], stop_at=270)
     assert outcome.finished
-    assert progress == [40]  # a curriculum goes on where it was
+    assert (taken, progress) == ([[0, 1, 2]], [50])  # a curriculum goes on where it was
     state = state_of(run)
     assert int(state["info/interaction"]) == 90
     assert (state["replay/end"][39] != 0).all()  # after 40 interactions

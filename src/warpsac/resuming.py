@@ -84,7 +84,10 @@ def _newest(run: RunDir, limit: int | None) -> Checkpoint:
     if found is None and limit is not None:
         raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
     if found is None:
-        raise UserError(f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train`")
+        raise UserError(
+            f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train` "
+            "(a policy alone can be judged, watched and exported, not trained)"
+        )
     return found
 
 

@@ -124,14 +124,18 @@ class TorchLoop(HostLoop):
         episodes = jax.device_get(self._running)
         for s, groups in enumerate(parts):
             groups["episodes"] = pytree.flatten(jax.tree.map(lambda leaf, s=s: leaf[s], episodes))
+            if curriculum := self._sets[s].curriculum():
+                groups["curriculum"] = curriculum
         return parts
 
     def restore(self, parts: list[Groups]) -> bool:
         template = jax.tree.map(lambda leaf: leaf[0], self._running)
         saved = [pytree.restore(template, part["episodes"], "checkpoint") for part in parts]
         self._running = jax.tree.map(lambda *leaves: jnp.stack(leaves), *saved)
+        for one, part in zip(self._sets, parts, strict=True):
+            one.take_up(part.get("curriculum", {}))
         self._start_episodes()
-        for one in self._sets:
+        for one in self._sets:  # not before: MJLab takes a reset at the first step for no result of training
             one.set_progress(self.interaction)
         self.progress.message("a torch simulator's state cannot be saved: episodes that were running are cut")
         return False

@@ -18,7 +18,16 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
-from warpsac.envs.torch_base import LOSES_LAST, Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
+from warpsac.envs.torch_base import (
+    LOSES_LAST,
+    Moved,
+    Tensor,
+    TorchEnvs,
+    WithoutCurriculum,
+    learner_device,
+    quietly,
+    seconds_of,
+)
 from warpsac.errors import UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -28,7 +37,7 @@ ACTION_LIMIT = 1.0  # where env.action_limit gives none: IsaacLab's own action s
 PACKAGES = ["isaaclab", "isaacsim", "newton", "mujoco-warp", "warp-lang", "torch"]
 
 
-class IsaacSimulator:
+class IsaacSimulator(WithoutCurriculum):
     resets_itself = True
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig):

@@ -17,7 +17,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene, in_a_line
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device, quietly
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, WithoutCurriculum, learner_device, quietly
 from warpsac.errors import OtherSettings, UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -25,7 +25,7 @@ from warpsac.types import ObsViews
 PACKAGES = ["mani_skill", "sapien", "torch"]
 
 
-class ManiSkillSimulator:
+class ManiSkillSimulator(WithoutCurriculum):
     resets_itself = False
     notes: tuple[str, ...] = ()
 
@@ -68,9 +68,6 @@ class ManiSkillSimulator:
 
     def stagger(self) -> None:
         raise UserError("env.stagger = True: ManiSkill's episodes all begin at once")
-
-    def set_progress(self, steps: int) -> None:
-        """Its tasks have no curriculum."""
 
     def step(self, action: Tensor) -> Moved:
         obs, reward, _, _, info = self._env.step(action)

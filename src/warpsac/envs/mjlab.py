@@ -26,6 +26,7 @@ from warpsac.types import ObsViews
 
 ACTOR, CRITIC = "actor", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spaces have no bounds
+TERRAIN = ("terrain_levels", "terrain_types")  # of each robot: row and column of its place on rough terrain
 PACKAGES = ["mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "unitree_rl_mjlab"]
 # Packages with tasks of their own that MJLab does not find by itself: distribution -> module that registers them.
 TASK_PACKAGES = {"unitree_rl_mjlab": "src.tasks"}
@@ -88,6 +89,18 @@ class MjlabSimulator:
     def stagger(self) -> None:
         counter = self._env.episode_length_buf
         counter[:] = torch.randint_like(counter, int(self._env.max_episode_length))
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        terrain = self._env.scene.terrain
+        return {name: getattr(terrain, name).cpu().numpy() for name in TERRAIN if hasattr(terrain, name)}
+
+    @_INFERENCE
+    def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
+        terrain = self._env.scene.terrain
+        for name, numbers in curriculum.items():
+            getattr(terrain, name)[:] = torch.as_tensor(numbers, device=self.device)
+        if curriculum:
+            terrain.env_origins[:] = terrain.terrain_origins[terrain.terrain_levels, terrain.terrain_types]
 
     def set_progress(self, steps: int) -> None:
         self._env.common_step_counter = steps  # what its curricula go by, whenever an episode begins

@@ -19,13 +19,13 @@ from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
 from warpsac.envs.host import reset_seed
 from warpsac.envs.probe import Point
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, learner_device
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, WithoutCurriculum, learner_device
 from warpsac.types import ObsViews
 
 FAULT_EVERY = 40
 
 
-class TorchPoint:
+class TorchPoint(WithoutCurriculum):
     notes: tuple[str, ...] = ()
     _alive: TorchPoint | None = None  # the one that may exist
 
@@ -73,9 +73,6 @@ class TorchPoint:
 
     def stagger(self) -> None:
         self._steps[:] = torch.arange(self.spec.num_envs) * Point.limit // self.spec.num_envs
-
-    def set_progress(self, steps: int) -> None:
-        """It has no curriculum."""
 
     def step(self, action: Tensor) -> Moved:
         self._count += 1

@@ -65,6 +65,12 @@ class Simulator(Protocol):
     def stagger(self) -> None:
         """Let the episodes just begun end at different times; UserError where the simulator cannot."""
 
+    def curriculum(self) -> dict[str, np.ndarray]:
+        """What a curriculum has made of single environments, for a checkpoint."""
+
+    def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
+        """Have that again, from the next reset on."""
+
     def set_progress(self, steps: int) -> None:
         """Let a curriculum stand where it is after so many steps of training."""
 
@@ -79,6 +85,19 @@ class Simulator(Protocol):
     def scene(self) -> Scene | None: ...
 
     def close(self) -> None: ...
+
+
+class WithoutCurriculum:
+    """The part of a `Simulator` whose tasks do not change in training."""
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        return {}
+
+    def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
+        pass
+
+    def set_progress(self, steps: int) -> None:
+        pass
 
 
 class TorchEnvs:
@@ -99,6 +118,12 @@ class TorchEnvs:
 
     def stagger(self) -> None:
         self._simulator.stagger()
+
+    def curriculum(self) -> dict[str, np.ndarray]:
+        return self._simulator.curriculum()
+
+    def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
+        self._simulator.take_up(curriculum)
 
     def set_progress(self, steps: int) -> None:
         self._simulator.set_progress(steps)
