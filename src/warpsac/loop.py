@@ -239,7 +239,8 @@ class Loop(abc.ABC):
         if self.evaluated_at == self.step:
             return
         self.require_finite()
-        self.progress.phase("evaluating", f"{self.config.eval.episodes} episodes")
+        count = self.config.eval.episodes
+        self.progress.phase("evaluating", f"{count} episode{'s' * (count != 1)}")
         with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
             results = [evaluate.result_row(found, self.target.task) for found in self.evaluation_episodes(signals)]
