@@ -243,7 +243,7 @@ def test_replay_closes_an_episode_whose_last_observation_is_lost_one_step_early(
     assert rows_of(blind)[-1]["eval/length"] == rows_of(seeing)[-1]["eval/length"]
 
 
-def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path) -> None:
+def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator is reset for it: what was running is closed in replay as truncated."""
     (run,) = training.train(tiny(tmp_path, task="probe-torch-single", replay={"capacity": 300})).runs
     state = state_of(run)
@@ -257,7 +257,10 @@ def test_judging_a_single_simulator_is_an_episode_boundary(tmp_path: Path) -> No
     assert (obs[40, :, 2:] == 0).all()
     cut = state["replay/finals"][end[39][end[39] > 0] - 1]
     assert (cut[:, 2:] != 0).all()
+    progress: list[int] = []
+    monkeypatch.setattr(torch_base.TorchEnvs, "set_progress", lambda self, steps: progress.append(steps))
     assert training.train(tiny(tmp_path, task="probe-torch-single", name="again")).finished
+    assert progress == [0, 40, 80, 90]  # steps of evaluations are none of training
 
 
 def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

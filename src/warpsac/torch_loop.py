@@ -115,6 +115,8 @@ class TorchLoop(HostLoop):
 
     def _start_episodes(self) -> None:
         self.obs = self._reset([reset_seed(seed, self.interaction) for seed in self.config.seeds])
+        for one in self._sets:  # after the reset: at its first step MJLab takes one for no result of training
+            one.set_progress(self.interaction)
         self._running = running.forget_running(self._running)
 
     # --- checkpoints
@@ -135,8 +137,6 @@ class TorchLoop(HostLoop):
         for one, part in zip(self._sets, parts, strict=True):
             one.take_up(part.get("curriculum", {}))
         self._start_episodes()
-        for one in self._sets:  # not before: MJLab takes a reset at the first step for no result of training
-            one.set_progress(self.interaction)
         self.progress.message("a torch simulator's state cannot be saved: episodes that were running are cut")
         return False
 
