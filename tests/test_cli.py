@@ -16,7 +16,7 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, play, resuming, rundir, training
+from warpsac import checkpoint, cli, play, rundir, training
 from warpsac.config import Config
 from warpsac.host_loop import HostLoop
 from warpsac.profiles import PROFILES, resolve
@@ -290,7 +290,7 @@ def test_commands_to_paste_may_hold_any_folder(
 ) -> None:
     runs = [tmp_path / "my runs" / name for name in ("one", "two")]
     quoted = [f"'{run}'" for run in runs]
-    assert resuming.command(runs) == f"warpsac train --resume {' '.join(quoted)}"
+    assert rundir.resume_command(runs) == f"warpsac train --resume {' '.join(quoted)}"
     monkeypatch.setattr(training, "train", lambda *_: training.Outcome(runs, "finished"))
     assert main("train", "Own-v0") == 0
     assert capsys.readouterr().out.endswith(f"next: warpsac eval {quoted[0]}\n")

@@ -21,8 +21,8 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.plan import Planned
 from warpsac.provenance import own_version
 from warpsac.report.groups import Group, group_of
-from warpsac.report.missing import Missing, common_changes, find_missing
-from warpsac.report.runs import Run, collect, read_run
+from warpsac.report.missing import Missing, find_missing
+from warpsac.report.runs import Run, collect, common_changes, read_run
 
 END = 1_000_000
 FULL = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0), (END, 800.0, 200.0)]

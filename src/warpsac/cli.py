@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(words: list[str]) -> int:
     with killed_by_signals():  # JAX takes no interruption well while it is imported
-        from warpsac import resuming, runtime, training
+        from warpsac import rundir, runtime, training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         asked: ResumeOptions
@@ -188,7 +188,7 @@ def _train(words: list[str]) -> int:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
     reason = signal.Signals(outcome.signal).name if outcome.signal else outcome.reason
-    print(f"stopped by {reason}; go on with: {resuming.command(outcome.runs)}")
+    print(f"stopped by {reason}; go on with: {rundir.resume_command(outcome.runs)}")
     return 128 + outcome.signal if outcome.signal else 0
 
 

@@ -334,7 +334,7 @@ class Loop(abc.ABC):
             # Some environments may have made the step that others failed at: their state is not saved,
             # and the resumed run begins new episodes.
             self.save(with_simulator=False)
-            raise TrainingStopped(f"{error}; saved, go on with: {resuming.command(self.paths)}") from None
+            raise TrainingStopped(f"{error}; saved, go on with: {rundir.resume_command(self.paths)}") from None
 
     def require_finite(self) -> None:
         """Stop, without saving, if a loss was not finite; the offending minibatch is kept for inspection."""

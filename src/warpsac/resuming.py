@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,15 +10,10 @@ import numpy as np
 from warpsac import checkpoint, rowfiles
 from warpsac.checkpoint import Checkpoint
 from warpsac.errors import UserError
-from warpsac.rundir import RunDir
+from warpsac.rundir import RunDir, resume_command
 
 if TYPE_CHECKING:
     from warpsac.loop import Loop
-
-
-def command(folders: Sequence[Path]) -> str:
-    """What to type to go on with these runs."""
-    return shlex.join(["warpsac", "train", "--resume", *map(str, folders)])
 
 
 def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
@@ -28,7 +21,8 @@ def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
     steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
     if not steps:
         return "stopped at once: nothing is saved, as no checkpoint was made yet"
-    return f"stopped at once: step {max(steps):,} is the last saved; go on with: {command([run.path for run in runs])}"
+    go_on = resume_command([run.path for run in runs])
+    return f"stopped at once: step {max(steps):,} is the last saved; go on with: {go_on}"
 
 
 def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:

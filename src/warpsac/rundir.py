@@ -16,10 +16,11 @@ import dataclasses
 import json
 import os
 import re
+import shlex
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from warpsac.config import Config, EnvConfig
 from warpsac.errors import NotNow, TrainingStopped, UserError
@@ -34,6 +35,7 @@ except ImportError:  # no file locks on this system
     fcntl = None  # type: ignore[assignment]
 
 CONFIG, META, FAILURE, CHECKPOINTS = "config.json", "meta.json", "failure.txt", "checkpoints"
+Part = TypeVar("Part", dict[str, Any], list[Any])
 
 
 def run_name(config: Config, seed: int) -> str:
@@ -41,6 +43,17 @@ def run_name(config: Config, seed: int) -> str:
     if config.name is not None:
         return config.name if len(config.seeds) == 1 else f"{config.name}-seed{seed}"
     return re.sub(r"[^\w.-]+", "-", f"{config.task}-{config.variant}-seed{seed}")
+
+
+def part_of(meta: Mapping[str, Any], name: str, kind: type[Part]) -> Part:
+    """A part of meta.json, which may be missing or broken: then it is empty."""
+    found = meta.get(name)
+    return found if isinstance(found, kind) else kind()
+
+
+def resume_command(folders: Sequence[Path]) -> str:
+    """What to type to go on with these runs."""
+    return shlex.join(["warpsac", "train", "--resume", *map(str, folders)])
 
 
 def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any]) -> RunDir:
@@ -153,7 +166,7 @@ class RunDir:
                 os.replace(self.path / META, free_name(aside_folder(self.path) / META))
             ends = {"stop_at": stop_at, "time_budget": time_budget}
             entry = {"step": step, **{name: end for name, end in ends.items() if end is not None}, **meta}
-            content["resumes"] = [*content.get("resumes", ()), entry]
+            content["resumes"] = [*part_of(content, "resumes", list), entry]
             write_atomically(self.path / META, _json_bytes(content))
             own_budget = time_budget if step < 0 else None  # nothing was trained before
             config = dataclasses.replace(self.config, stop_at=stop_at, time_budget=own_budget)

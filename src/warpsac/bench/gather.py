@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from warpsac.checkpoint import MANIFEST
 from warpsac.files import write_atomically
-
-CHECKPOINTS = "checkpoints"
+from warpsac.rundir import CHECKPOINTS
 
 
 class Parcel(NamedTuple):

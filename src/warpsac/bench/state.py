@@ -58,7 +58,7 @@ def state_of(folder: Path, seed: int) -> RunState:
 
 def _saved_its_end(folder: Path, end: int) -> bool:
     """A program killed after its last evaluation may not have saved yet. Without any checkpoint: they were removed."""
-    saved = checkpoint.steps(folder / "checkpoints")
+    saved = checkpoint.steps(folder / rundir.CHECKPOINTS)
     return not saved or saved[-1] >= end
 
 
@@ -68,7 +68,7 @@ def states_of(bench: Path, cell: Cell) -> list[RunState]:
 
 def saved_steps(states: Sequence[RunState]) -> int:
     """Steps that would not have to be made again, over all of these runs."""
-    return sum(max(checkpoint.steps(state.folder / "checkpoints"), default=0) for state in states)
+    return sum(max(checkpoint.steps(state.folder / rundir.CHECKPOINTS), default=0) for state in states)
 
 
 def require_as_planned(bench: Path, cell: Cell) -> None:

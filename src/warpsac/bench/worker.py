@@ -70,7 +70,7 @@ def parts_of(states: Sequence[RunState]) -> list[Part]:
     Runs are gone on with together if they have a checkpoint of the same step, or none has any.
     """
     left = [state for state in states if state.status != "finished"]
-    saved = {state: set(checkpoint.steps(state.folder / "checkpoints")) for state in left}
+    saved = {state: set(checkpoint.steps(state.folder / rundir.CHECKPOINTS)) for state in left}
     fresh = [state for state in left if not (state.folder / rundir.CONFIG).exists()]
     begun = [state for state in left if state not in fresh]
     unsaved = [state for state in begun if not saved[state]]

@@ -23,7 +23,7 @@ from warpsac.envs.torch_base import (
     Moved,
     Tensor,
     TorchEnvs,
-    WithoutCurriculum,
+    WithoutLevels,
     learner_device,
     quietly,
     seconds_of,
@@ -37,7 +37,7 @@ ACTION_LIMIT = 1.0  # where env.action_limit gives none: IsaacLab's own action s
 PACKAGES = ["isaaclab", "isaacsim", "newton", "mujoco-warp", "warp-lang", "torch"]
 
 
-class IsaacSimulator(WithoutCurriculum):
+class IsaacSimulator(WithoutLevels):
     resets_itself = True
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig):

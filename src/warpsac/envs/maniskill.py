@@ -17,7 +17,7 @@ import torch
 
 from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene, in_a_line
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, WithoutCurriculum, learner_device, quietly
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, WithoutLevels, learner_device, quietly
 from warpsac.errors import OtherSettings, UserError
 from warpsac.provenance import installed_versions
 from warpsac.types import ObsViews
@@ -25,7 +25,7 @@ from warpsac.types import ObsViews
 PACKAGES = ["mani_skill", "sapien", "torch"]
 
 
-class ManiSkillSimulator(WithoutCurriculum):
+class ManiSkillSimulator(WithoutLevels):
     resets_itself = False
     notes: tuple[str, ...] = ()
 

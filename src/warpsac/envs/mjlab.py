@@ -189,11 +189,7 @@ def _settings_of(task: str) -> Any:
 
 
 def _is_installed(distribution: str) -> bool:
-    try:
-        metadata.version(distribution)
-        return True
-    except metadata.PackageNotFoundError:
-        return False
+    return bool(installed_versions([distribution]))
 
 
 def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -> tuple[str, ...]:

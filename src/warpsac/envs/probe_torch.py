@@ -19,13 +19,13 @@ from warpsac.config import EnvConfig
 from warpsac.envs import EnvSpec, Scene
 from warpsac.envs.host import reset_seed
 from warpsac.envs.probe import Point
-from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, WithoutCurriculum, learner_device
+from warpsac.envs.torch_base import Moved, Tensor, TorchEnvs, WithoutLevels, learner_device
 from warpsac.types import ObsViews
 
 FAULT_EVERY = 40
 
 
-class TorchPoint(WithoutCurriculum):
+class TorchPoint(WithoutLevels):
     notes: tuple[str, ...] = ()
     _alive: TorchPoint | None = None  # the one that may exist
 

@@ -87,8 +87,8 @@ class Simulator(Protocol):
     def close(self) -> None: ...
 
 
-class WithoutCurriculum:
-    """The part of a `Simulator` whose tasks do not change in training."""
+class WithoutLevels:
+    """The part of a `Simulator` that keeps nothing of single environments: a curriculum, if any, goes by steps."""
 
     def curriculum(self) -> dict[str, np.ndarray]:
         return {}

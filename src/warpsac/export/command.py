@@ -122,8 +122,7 @@ def _deployment(folder: rundir.RunDir, step: int) -> tuple[Deployment | None, st
 
 def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
     meta = folder.meta
-    git, resumes, versions = (meta.get(name) for name in ("git", "resumes", "versions"))
-    git = git if isinstance(git, dict) else {}
+    git = rundir.part_of(meta, "git", dict)
     evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
     last = evaluations[-1] if evaluations else None
     return {
@@ -136,9 +135,9 @@ def _training_run(folder: rundir.RunDir, policy: LoadedPolicy) -> dict[str, Any]
         "commit": git.get("commit"),
         "dirty": git.get("dirty"),
         "time": meta.get("time"),
-        "resumes": len(resumes) if isinstance(resumes, list) else 0,
+        "resumes": len(rundir.part_of(meta, "resumes", list)),
         "env": _simulator_settings(folder),
-        "versions": versions if isinstance(versions, dict) else {},
+        "versions": rundir.part_of(meta, "versions", dict),
     }
 
 

@@ -8,21 +8,13 @@ from typing import Any, NamedTuple
 
 from warpsac.plan import PLAN, Planned, read_plan
 from warpsac.report.groups import OTHER_FAMILY, Group, group_of, in_order, scale_of
-from warpsac.report.runs import Run
+from warpsac.report.runs import Run, common_changes
 
 
 class Missing(NamedTuple):
     task: str
     group: Group
     seeds: tuple[int, ...]
-
-
-def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
-    """The settings that every run of the report has: said once instead of in every label."""
-    groups = [run.group for run in runs if run.group]
-    if not groups:
-        return ()
-    return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
 
 
 def find_plans(roots: Sequence[Path]) -> list[Planned]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,13 +67,11 @@ class Run:
 
     def origin(self, part: str) -> Mapping[str, Any]:
         """One of the mappings of meta.json, which may be missing or broken."""
-        found = self.meta.get(part)
-        return found if isinstance(found, Mapping) else {}
+        return rundir.part_of(self.meta, part, dict)
 
     @property
     def resumes(self) -> int:
-        entries = self.meta.get("resumes")
-        return len(entries) if isinstance(entries, list) else 0
+        return len(rundir.part_of(self.meta, "resumes", list))
 
     @property
     def ended_by_budget(self) -> bool:
@@ -211,11 +208,19 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     if not len(evaluations):
         return "no evaluations", progress
     if checkpoint.any_complete(checkpoints):
-        return "interrupted", f"{progress}; go on with: warpsac train --resume {shlex.quote(str(run.path))}"
+        return "interrupted", f"{progress}; go on with: {rundir.resume_command([run.path])}"
     return "interrupted", f"{progress}, no {'complete ' if saved else ''}checkpoint"
 
 
 # --- which runs are alike -------------------------------------------------------------------------------
+
+
+def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
+    """The settings that every run of the report has: said once instead of in every label."""
+    groups = [run.group for run in runs if run.group]
+    if not groups:
+        return ()
+    return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
 
 
 def told_apart_by_physics(runs: Sequence[Run]) -> list[Run]:

@@ -19,8 +19,8 @@ from warpsac.plan import Planned
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Group, Scale, in_order
-from warpsac.report.missing import Missing, common_changes, find_missing
-from warpsac.report.runs import REACHED, Run
+from warpsac.report.missing import Missing, find_missing
+from warpsac.report.runs import REACHED, Run, common_changes
 from warpsac.tasks import all_tasks
 
 Metric = Literal["final", "auc", "wall_auc"]
