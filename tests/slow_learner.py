@@ -205,12 +205,16 @@ def update(
     batch = jax.tree.map(lambda x: np.array(x, np.float64), batch)
     noise = np.array(noise, np.float64)
     high, low = agent.config.learning_rate, agent.config.final_learning_rate
-    fraction = float(state["updates"]) / agent.horizon_updates
-    rate = low + (high - low) * 0.5 * (1 + math.cos(math.pi * min(fraction, 1.0)))
+
+    def rate(updates: int) -> float:
+        return low + (high - low) * 0.5 * (1 + math.cos(math.pi * min(updates / agent.horizon_updates, 1.0)))
+
+    made = int(state["updates"])
     metrics: dict[str, float] = {}
     if actor_turn:
-        state, metrics = update_actor(agent, state, batch, noise[0], rate)
-    state, more = update_critic(agent, state, batch, reward_scale, noise[1], rate)
+        own = sum(update % agent.config.policy_delay == 0 for update in range(made))
+        state, metrics = update_actor(agent, state, batch, noise[0], rate(own))
+    state, more = update_critic(agent, state, batch, reward_scale, noise[1], rate(made))
     return state | {"updates": state["updates"] + 1}, metrics | more
 
 

@@ -145,15 +145,30 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
 
 def test_steps_and_updates_of_a_run() -> None:
     config = Config()
-    assert (config.end_step, config.warmup_interactions, config.horizon_updates) == (10**6, 10_000, 990_000)
+    assert (config.end_step, config.warmup_interactions, config.horizon_updates) == (10**6, 10_000, 10**6)
+    assert config.first_learning == 9_999  # the interaction that stores the 10,000th transition
     parallel = PROFILES["mjlab"]
     assert parallel.warmup_interactions == 98  # 98 * 1024 >= 100,000
-    assert parallel.horizon_updates == (FIFTY_MILLION // 1024 - 98) * 2
+    assert parallel.horizon_updates == FIFTY_MILLION // 1024 * 2
     stopped = dataclasses.replace(config, stop_at=5000)
     assert stopped.end_step == 5000
     assert stopped.horizon_updates == config.horizon_updates  # the schedule is that of the full horizon
     assert dataclasses.replace(config, stop_at=2 * 10**6).end_step == 10**6
-    assert dataclasses.replace(config, total_steps=10_000).horizon_updates == 1
+
+
+def test_runs_of_earlier_versions_keep_their_schedule() -> None:
+    saved = json.loads(to_json(Config()))
+    del saved["learner"]["schedule"]
+    old = from_json(json.dumps(saved), "config.json")
+    assert (old.first_learning, old.horizon_updates) == (10_000, 990_000)
+    assert from_json(to_json(old), "config.json") == old
+    short = dataclasses.replace(old, total_steps=10_001)
+    assert (short.horizon_updates, dataclasses.replace(short, total_steps=10_000).horizon_updates) == (1, 1)
+    # A file that leaves its learner to the defaults is no run of an earlier version.
+    assert from_json('{"learner": {"gamma": 0.9}}', "mine.json").learner.schedule == "per-optimizer"
+    ppo = json.loads(to_json(resolve("T", algo="ppo")[0]))
+    del ppo["learner"]["schedule"]
+    assert from_json(json.dumps(ppo), "config.json") == resolve("T", algo="ppo")[0]
 
 
 # --- validation

@@ -224,9 +224,9 @@ def test_a_loss_that_is_not_finite_stops_training_and_shows_its_minibatch(
         with pytest.raises(TrainingStopped) as stopped:
             loop.run()
     run = loop.runs[0].path
-    # Update 31 is made in interaction 20 + 1 + 31 = 52; the action of interaction 54 is the first to show it.
-    assert loop.interaction == 54
-    assert loop.engine.stored == 54
+    # Update 31 is made in interaction 20 + 31 = 51; the action of interaction 53 is the first to show it.
+    assert loop.interaction == 53
+    assert loop.engine.stored == 53
     assert loop.engine.updates == 34
     assert str(stopped.value) == (
         f"seed 1: the loss of update 31 is not finite; its minibatch is in {run / 'bad_batch.npz'}; "

@@ -53,9 +53,9 @@ def assert_equal(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
 
 def test_a_stretch_equals_its_parts_bit_for_bit() -> None:
     whole, parts = make_engine(), make_engine()
-    whole.advance(0, 10, "random")
+    whole.advance(0, 10, "collect")
     whole.advance(10, 7, "learn")
-    for start, count, mode in ((0, 4, "random"), (4, 6, "random"), (10, 1, "learn"), (11, 6, "learn")):
+    for start, count, mode in ((0, 4, "collect"), (4, 6, "collect"), (10, 1, "learn"), (11, 6, "learn")):
         parts.advance(start, count, mode)
     assert whole.updates == parts.updates == 14
     assert_equal(leaves(whole, 0), leaves(parts, 0))
@@ -65,7 +65,7 @@ def test_a_stretch_equals_its_parts_bit_for_bit() -> None:
 def test_the_policy_delay_goes_on_across_interactions(updates_per_step: int) -> None:
     """The actor learns at every second update, wherever a call begins."""
     engine = make_engine(dataclasses.replace(CONFIG, updates_per_step=updates_per_step))
-    engine.advance(0, 10, "random")
+    engine.advance(0, 10, "collect")
     done = 10
     for count in (1, 2, 3):
         before = engine.updates
@@ -85,7 +85,7 @@ def test_the_policy_delay_goes_on_across_interactions(updates_per_step: int) -> 
 def test_it_equals_the_parts_called_one_by_one() -> None:
     """The same functions, called in the specified order: act, step, store, learn."""
     engine, setup = make_engine(), make_engine().setup
-    engine.advance(0, 10, "random")
+    engine.advance(0, 10, "collect")
     env, keys = engine.env, engine.keys
     # Copies: the engine donates its arrays.
     state = jax.tree.map(jnp.copy, (engine.env_state, engine.obs, engine.learner, engine.exploration, engine.ring))
@@ -109,7 +109,7 @@ def test_it_equals_the_parts_called_one_by_one() -> None:
 def test_a_seed_in_company_is_the_seed_alone() -> None:
     company, alone = make_engine(seeds=(1, 2, 3)), make_engine(seeds=(2,))
     for engine in (company, alone):
-        engine.advance(0, 10, "random")
+        engine.advance(0, 10, "collect")
     np.testing.assert_array_equal(company.ring.obs[:, 1], alone.ring.obs[:, 0])
     for engine in (company, alone):
         engine.advance(10, 1, "learn")
@@ -136,7 +136,7 @@ def test_a_seed_in_company_is_the_seed_alone() -> None:
 def test_a_restored_engine_goes_on_bit_for_bit() -> None:
     whole, first, second = (make_engine(seeds=(4, 5)) for _ in range(3))
     for engine in (whole, first):
-        engine.advance(0, 10, "random")
+        engine.advance(0, 10, "collect")
         engine.advance(10, 5, "learn")
     second.restore(first.snapshots(with_replay=True), first.updates, "test")
     for engine in (whole, second):
@@ -147,7 +147,7 @@ def test_a_restored_engine_goes_on_bit_for_bit() -> None:
 
 def test_faulty_steps_are_counted_and_never_learned_from() -> None:
     engine = make_engine(dataclasses.replace(CONFIG, task="probe-native-faulty"))
-    engine.advance(0, 50, "random")
+    engine.advance(0, 50, "collect")
     engine.advance(50, 50, "learn")
     assert engine.read_episodes()[0]["faults/count"] == 2  # steps 40 and 80 of environment 0
     for name, array in leaves(engine, 0).items():
@@ -161,7 +161,7 @@ def test_faulty_steps_are_counted_and_never_learned_from() -> None:
 
 def test_training_episodes_are_summed_on_the_device() -> None:
     engine = make_engine()
-    engine.advance(0, 60, "random")
+    engine.advance(0, 60, "collect")
     row = engine.read_episodes()[0]
     rewards, end = np.asarray(engine.ring.reward)[:60, 0], np.asarray(engine.ring.end)[:60, 0]
     totals, lengths = [], []
@@ -196,10 +196,10 @@ def test_evaluation_runs_the_first_episode_of_each_environment() -> None:
 def test_no_copy_of_the_ring_and_one_trace() -> None:
     config = dataclasses.replace(CONFIG, replay=dataclasses.replace(CONFIG.replay, capacity=40_000))
     engine = make_engine(config)
-    engine.advance(0, 10, "random")
+    engine.advance(0, 10, "collect")
     for start, count in ((10, 3), (13, 1), (14, 30)):
         engine.advance(start, count, "learn")
-    assert engine.traces() == {"random": 1, "learn": 1}
+    assert engine.traces() == {"collect": 1, "learn": 1}
     compiled = engine.lower("learn").compile()
     ring_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(engine.ring))
     assert compiled.memory_analysis().temp_size_in_bytes < ring_bytes / 4

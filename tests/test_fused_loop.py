@@ -36,7 +36,7 @@ def test_rows_evaluations_and_checkpoints_are_where_they_belong(uninterrupted: l
     assert {"episode/return", "episode/success", "reward/scale", "faults/count"} <= set().union(*rows)
     state = state_of(uninterrupted[0])
     assert int(state["info/interaction"]) == 90
-    assert int(state["info/updates"]) == int(state["learner/updates"]) == 2 * 70
+    assert int(state["info/updates"]) == int(state["learner/updates"]) == 2 * 71
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, uninterrupted: list[Path]) -> None:
@@ -62,11 +62,11 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, uninterrupte
 def test_without_replay_it_refills_before_learning(tmp_path: Path) -> None:
     config = native(tmp_path, checkpoint={"replay": "never"}, eval={"every": 0})
     (run,) = training.train(dataclasses.replace(config, stop_at=120)).runs
-    assert int(state_of(run)["info/updates"]) == 2 * 20  # interactions 20 to 39
+    assert int(state_of(run)["info/updates"]) == 2 * 21  # after interactions 19 to 39
     training.resume([run], stop_at=210)
     state = state_of(run)
-    assert int(state["info/learning_from"]) == 60  # 20 interactions with the policy fill replay first
-    assert int(state["info/updates"]) == 2 * 20 + 2 * 10
+    assert int(state["info/learning_from"]) == 59  # 20 interactions with the policy fill replay first
+    assert int(state["info/updates"]) == 2 * 21 + 2 * 11
 
 
 def test_seeds_differ_and_their_folders_look_like_single_runs(uninterrupted: list[Path], tmp_path: Path) -> None:

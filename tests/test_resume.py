@@ -396,7 +396,7 @@ def test_a_simulator_without_state_is_cut_as_truncated(tmp_path: Path, placement
     assert training.resume([run], stop_at=270).finished
     later = state_of(run)
     assert later["info/interaction"] == 90
-    assert later["info/updates"] == 90 - WARMUP - 1
+    assert later["info/updates"] == 90 - WARMUP
 
 
 def test_an_environment_of_the_users_with_a_state_of_its_own_resumes_exactly(tmp_path: Path) -> None:
@@ -423,10 +423,9 @@ def test_without_saved_replay_it_is_refilled_by_the_policy_first(
         stored: list[int] = []
         learn = loop.engine.learn
         monkeypatch.setattr(loop.engine, "learn", lambda: (stored.append(loop.engine.stored), learn()))
-        monkeypatch.setattr(loop.engine, "act_randomly", None)
         loop.run()
-    assert stored == [21, 22]  # 60 transitions first; the overlap is one interaction behind
-    assert state_of(run)["info/updates"] == saved["info/updates"] + 2
+    assert stored == [20, 21, 22]  # 60 transitions first; the overlap is one interaction behind
+    assert state_of(run)["info/updates"] == saved["info/updates"] + 3
 
 
 def test_auto_saves_a_replay_within_the_limit(tmp_path: Path) -> None:
@@ -439,7 +438,7 @@ def test_replay_not_saved_while_the_warm_up_lasts(tmp_path: Path, uninterrupted:
     (run,) = training.train(config).runs
     with loop_resumed(run) as loop:
         assert loop.interaction == 10
-        assert loop.learning_from == 10 + WARMUP
+        assert loop.learning_from == 10 + WARMUP - 1
     same = {name: value for name, value in state_of(run).items() if name.startswith("learner/")}
     with loop_resumed(run) as loop:
         again = {f"learner/{name}": array for name, array in loop.engine.snapshots(False)[0]["learner"].items()}

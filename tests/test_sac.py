@@ -449,12 +449,25 @@ def test_a_seed_learns_the_same_in_company() -> None:
 
 def test_random_streams_belong_to_seed_and_counter() -> None:
     company, alone = make_setup((3, 8)), make_setup((8,))
-    keys, own = interaction.make_keys((3, 8)), interaction.make_keys((8,))
-    together = np.asarray(interaction.act_randomly(company, keys, jnp.int32(7)))
+
+    def act(setup: interaction.Setup, seeds: tuple[int, ...], counter: int) -> np.ndarray:
+        """The actions of untrained policies: random ones during the warm-up."""
+        policy = stacked([sac.init_learner(setup.agent, seed).policy for seed in seeds])
+        exploration = stacked([sac.init_exploration(setup.agent, setup.ring.num_envs) for _ in seeds])
+        obs = jnp.ones((len(seeds), setup.ring.num_envs, setup.ring.obs_dim))
+        keys = interaction.make_keys(seeds)
+        action, after = interaction.act(setup, policy, exploration, obs, keys, jnp.int32(counter))
+        assert (counter >= setup.warmup) == bool(after.noise.any())  # noise is drawn for the policy alone
+        return np.asarray(action)
+
+    together = act(company, (3, 8), 7)
     assert together.shape == (2, 4, 2)
-    np.testing.assert_array_equal(together[1], interaction.act_randomly(alone, own, jnp.int32(7))[0])
+    np.testing.assert_array_equal(together[1], act(alone, (8,), 7)[0])
     assert (together[0] != together[1]).all()
-    assert (together != interaction.act_randomly(company, keys, jnp.int32(8))).all()
+    assert (together != act(company, (3, 8), 8)).all()
+    after = act(company, (3, 8), company.warmup)
+    assert (together != after).all()
+    np.testing.assert_allclose(after[1], act(alone, (8,), alone.warmup)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

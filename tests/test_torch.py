@@ -220,7 +220,7 @@ def test_every_seed_is_sent_its_rows_of_the_action_itself(tmp_path: Path, monkey
     monkeypatch.setattr(torch_base.TorchEnvs, "send", watched)
     with training.make_loop(tiny(tmp_path, task="probe-torch", seeds=(1, 2))) as loop:
         loop.start()
-        action = loop.engine.act_randomly(0)
+        action = loop.engine.act(loop.obs, 0)
         loop.take_step(action)
         start = action.unsafe_buffer_pointer()
         assert sent == [start, start + action[0].nbytes]

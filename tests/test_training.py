@@ -81,7 +81,7 @@ def test_a_setting_without_effect_is_refused_before_anything_is_made(
 def spy(loop: HostLoop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """(call, updates made before it, interactions stored before it), in order."""
     events: list[tuple[str, int, int]] = []
-    for name in ("act_randomly", "act", "store", "learn"):
+    for name in ("act", "store", "learn"):
         original = getattr(loop.engine, name)
 
         def watched(*arguments: Any, name: str = name, original: Any = original) -> Any:
@@ -120,7 +120,7 @@ def test_a_failure_in_either_thread_is_told(tmp_path: Path, monkeypatch: pytest.
             learn, take_step = loop.engine.learn, loop.take_step
 
             def slow_learn(loop: HostLoop = loop, learn: Any = learn, broken: str = broken) -> None:
-                if broken == "update" and loop.engine.updates == 4:
+                if broken == "update" and loop.engine.updates == 5:
                     raise ValueError("no update")
                 learn()
 
@@ -134,7 +134,7 @@ def test_a_failure_in_either_thread_is_told(tmp_path: Path, monkeypatch: pytest.
             with pytest.raises(ValueError, match=f"no {broken}"):
                 loop.run()
             assert (loop.interaction, loop.engine.stored) == (WARMUP + 5, WARMUP + 5)
-            assert int(loop.engine.learner.updates[0]) == (5 if broken == "step" else 4)
+            assert int(loop.engine.learner.updates[0]) == (6 if broken == "step" else 5)
 
 
 def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +145,13 @@ def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest
             loop.start()
             seen[overlap] = spy(loop, monkeypatch)
             loop.run()
-    warmup = [event for t in range(WARMUP) for event in (("act_randomly", 0, t), ("store", 0, t))]
-    strict, overlapped = list(warmup), list(warmup)
+    warmup = [event for t in range(WARMUP) for event in (("act", 0, t), ("store", 0, t))]
+    # Strictly, the first update follows the last interaction of the warm-up; with overlap it comes with the next one.
+    strict, overlapped = [*warmup, ("learn", 0, WARMUP)], list(warmup)
     for k in range(6):  # interactions after the warm-up
-        t, behind = WARMUP + k, max(k - 1, 0)
-        strict += [("act", k, t), ("store", k, t), ("learn", k, t + 1)]
-        overlapped += [("act", behind, t), *([("learn", behind, t)] if k else []), ("store", k, t)]
+        t = WARMUP + k
+        strict += [("act", k + 1, t), ("store", k + 1, t), ("learn", k + 1, t + 1)]
+        overlapped += [("act", k, t), ("learn", k, t), ("store", k + 1, t)]
     assert seen[False] == strict
     assert seen[True] == overlapped
 
@@ -159,9 +160,9 @@ def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path, monk
     stored: list[int] = []
     monkeypatch.setattr(engine.Engine, "learn", lambda self: stored.append(self.stored * 3))
     for overlap in (False, True):
-        # 61 transitions of 3 environments need 21 interactions; the 22nd is the first to learn.
+        # 61 transitions of 3 environments need 21 interactions; the 21st is the first to be followed by updates.
         finish(tiny(tmp_path, learning_starts=61, overlap=overlap, stop_at=69, eval={"every": 0}))
-    assert stored == [66, 69, 66]
+    assert stored == [63, 66, 69, 63, 66]
 
 
 def test_an_interaction_sends_the_device_one_array(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_no_program_is_traced_twice(tmp_path: Path, placement: str, own: set[str
         loop.start()
         loop.run()
     traces = loop.engine.programs.traces()
-    shared = {"act_randomly", "act", "act_best", "reward_scale", "learn0", "learn1"}
+    shared = {"act", "act_best", "reward_scale", "learn0", "learn1"}
     assert {name: count for name, count in traces.items() if count} == dict.fromkeys(shared | own, 1)
 
 
@@ -259,18 +260,18 @@ def test_stop_at_keeps_the_schedule_of_the_full_horizon(tmp_path: Path) -> None:
     full, stopped = finish(tiny(tmp_path)), finish(tiny(tmp_path, stop_at=160))
     assert state_of(stopped)["info/interaction"] == 54  # the first interaction that reaches 160 steps
     assert rows_of(stopped, [162]) == [row for row in rows_of(full) if row["step"] <= 160]
-    # Updates 13..19 are in the row of interaction 42 (overlap: one behind), of 70 updates in the horizon.
+    # Updates 15..21 are in the row of interaction 42 (overlap: one behind), of 90 updates in the horizon.
     row = next(row for row in rows_of(stopped) if row["step"] == 42 * 3)
-    rates = [1.5e-4 + 1.5e-4 * (1 + math.cos(math.pi * u / 70)) / 2 for u in range(14, 21)]
+    rates = [1.5e-4 + 1.5e-4 * (1 + math.cos(math.pi * u / 90)) / 2 for u in range(15, 22)]
     assert row["optimizer/learning_rate"] == pytest.approx(np.mean(rates), rel=1e-5)
 
 
 def test_total_steps_alone_set_the_schedule(tmp_path: Path) -> None:
-    assert tiny(tmp_path).horizon_updates == 70
-    assert tiny(tmp_path, stop_at=100).horizon_updates == 70
-    assert tiny(tmp_path, total_steps=540, updates_per_step=2).horizon_updates == 2 * 160
+    assert tiny(tmp_path).horizon_updates == 90
+    assert tiny(tmp_path, stop_at=100).horizon_updates == 90
+    assert tiny(tmp_path, total_steps=540, updates_per_step=2).horizon_updates == 2 * 180
     with HostLoop(tiny(tmp_path, total_steps=540, stop_at=90)) as loop:
-        assert loop.setup.agent.horizon_updates == 160
+        assert loop.setup.agent.horizon_updates == 180
 
 
 def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
@@ -313,7 +314,7 @@ def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
 
 def test_a_seed_in_company_agrees_with_the_seed_alone(tmp_path: Path) -> None:
     """20 updates on host simulators: one environment set for each seed, the same draws, parameters to 1e-5."""
-    stop = 3 * (WARMUP + 21)  # with overlap the update of the last interaction is still to come
+    stop = 3 * (WARMUP + 20)  # with overlap the update of the last interaction is still to come
     company = training.train(tiny(tmp_path / "company", seeds=(1, 2), stop_at=stop, eval={"every": 0})).runs[1]
     alone = training.train(tiny(tmp_path / "alone", seeds=(2,), stop_at=stop, eval={"every": 0})).runs[0]
     mine, other = state_of(company), state_of(alone)

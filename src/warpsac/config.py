@@ -103,6 +103,9 @@ class LearnerConfig:
     """Learning rate at the start."""
     final_learning_rate: float = 1.5e-4
     """Learning rate at the end of the horizon (cosine in between)."""
+    schedule: Literal["per-optimizer", "shared"] = "per-optimizer"
+    """What the learning rate counts: each optimizer's own updates over the whole horizon; shared, as in earlier
+    versions: the critic's updates for all, over the horizon without its warm-up."""
     tau: float = 0.01
     """Step of the target critic towards the critic, per update."""
     policy_delay: int = 2
@@ -203,11 +206,18 @@ class Config:
 
     @property
     def warmup_interactions(self) -> int:
-        """Interactions with random actions and no update: until `learning_starts` transitions are there."""
+        """Interactions with random actions: until `learning_starts` transitions are there."""
         return -(-self.learning_starts // self.env.num_envs)
+
+    @property
+    def first_learning(self) -> int:
+        """The first interaction that is followed by updates: the one that brings replay to `learning_starts`."""
+        return self.warmup_interactions - (self.learner.schedule == "per-optimizer")
 
     @property
     def horizon_updates(self) -> int:
         """Learner updates of the full horizon, for the learning-rate schedule."""
-        interactions = self.total_steps // self.env.num_envs - self.warmup_interactions
+        interactions = self.total_steps // self.env.num_envs
+        if self.learner.schedule == "shared":
+            interactions -= self.warmup_interactions
         return max(1, interactions * self.updates_per_step)

@@ -38,7 +38,6 @@ Program = Any  # a function under jax.jit
 class Programs:
     """The pure functions, compiled: each is traced at its first call; what stores a step, also at the first restart."""
 
-    act_randomly: Program
     act: Program
     act_best: Program
     store: Program
@@ -61,7 +60,6 @@ def compile_programs(setup: Setup) -> Programs:
     """The programs of a setup; a second run of the same in one process finds them compiled."""
     bind = functools.partial
     return Programs(
-        act_randomly=jax.jit(bind(interaction.act_randomly, setup)),
         act=jax.jit(bind(_act, setup), donate_argnums=1),
         act_best=jax.jit(over_seeds(bind(sac.best_action, setup.agent), setup.seeds)),
         store=jax.jit(bind(_store, setup), donate_argnums=(0, 1)),
@@ -123,9 +121,6 @@ class Engine(SeedEngine):
             self.host_ring = HostRing.init(self.setup.ring, first_obs)
 
     # --- one interaction
-
-    def act_randomly(self, counter: int) -> Array:
-        return self.programs.act_randomly(self.keys, np.int32(counter))
 
     def act(self, obs: Array, counter: int) -> Array:
         if self._obs[0] is not obs:

@@ -27,8 +27,8 @@ from warpsac.sac import Exploration, Learner
 from warpsac.seeds import MetricSums, over_seeds
 from warpsac.types import Array
 
-Mode = Literal["random", "policy", "learn"]  # warm-up, refill after resume, training
-MODES: tuple[Mode, ...] = ("random", "policy", "learn")
+Mode = Literal["collect", "learn"]  # warm-up or refill after resume, training
+MODES: tuple[Mode, ...] = ("collect", "learn")
 
 
 class State(NamedTuple):
@@ -46,11 +46,7 @@ class State(NamedTuple):
 
 def interact(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
     """One interaction of all seeds."""
-    exploration = state.exploration
-    if mode == "random":
-        action = interaction.act_randomly(setup, keys, counter)
-    else:
-        action, exploration = interaction.act(setup, state.learner.policy, exploration, state.obs, keys, counter)
+    action, exploration = interaction.act(setup, state.learner.policy, state.exploration, state.obs, keys, counter)
     env_state, step = over_seeds(env.step, setup.seeds)(state.env, action)
     episodes = follow_episodes(state.episodes, step)
     ring, scale = interaction.store(setup, state.ring, state.scale, action, step._replace(success=None), None)

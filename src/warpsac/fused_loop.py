@@ -64,9 +64,7 @@ class FusedLoop(Loop):
         return count
 
     def _mode(self) -> Mode:
-        if self.interaction < self.config.warmup_interactions:
-            return "random"
-        return "policy" if self.interaction < self.learning_from else "learn"
+        return "collect" if self.interaction < self.learning_from else "learn"
 
     def _until_next_event(self) -> int:
         config, now, num_envs = self.config, self.interaction, self.config.env.num_envs
@@ -77,7 +75,7 @@ class FusedLoop(Loop):
 
         events = [(now // config.log.every + 1) * config.log.every, -(-config.end_step // num_envs)]
         events += [crossing(every) for every in (config.eval.every, config.checkpoint.every) if every > 0]
-        events += [change for change in (config.warmup_interactions, self.learning_from) if change > now]
+        events += [self.learning_from] if self.learning_from > now else []
         return -(-(min(events) - now) // config.stride) * config.stride
 
     # --- metrics and evaluation

@@ -60,10 +60,7 @@ class HostLoop(Loop):
     def interact(self) -> None:
         """Act, step, store, update; see the module's docstring for the order."""
         engine, overlap, t = self.engine, self.config.overlap, self.interaction
-        if t < self.config.warmup_interactions:
-            action = self.call("act_randomly", lambda: engine.act_randomly(t))
-        else:
-            action = self.call("act", lambda: engine.act(self.obs, t))
+        action = self.call("act", lambda: engine.act(self.obs, t))
         with self.learning(overlap and t > self.learning_from and self.learned_during != t):
             step = self.take_step(self.ready(action))
         self.call("store", lambda: engine.store(action, step))

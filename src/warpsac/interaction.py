@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from warpsac import normalize, sac
 from warpsac.config import Config
@@ -32,6 +33,7 @@ class Setup:
     sampler: Literal["exact", "buckets"]
     batch_size: int
     updates_per_step: int
+    warmup: int  # interactions with random actions
 
     @property
     def seeds(self) -> int:
@@ -60,6 +62,7 @@ def make_setup(config: Config, env: EnvSpec) -> Setup:
         sampler=config.replay.sampler,
         batch_size=config.replay.batch_size,
         updates_per_step=config.updates_per_step,
+        warmup=config.warmup_interactions,
     )
 
 
@@ -78,19 +81,21 @@ def make_keys(seeds: tuple[int, ...]) -> Keys:
 # --- acting
 
 
-def act_randomly(setup: Setup, keys: Keys, interaction: Array) -> Array:
-    """Uniform actions [S, N, A] of the warm-up."""
-    num_envs = setup.ring.num_envs
-    draw = over_seeds(lambda key: sac.random_action(setup.agent, num_envs, key), setup.seeds)
-    return draw(stream(keys.act, interaction))
-
-
 def act(
     setup: Setup, policy: Policy, exploration: Exploration, obs: Array, keys: Keys, interaction: Array
 ) -> tuple[Array, Exploration]:
-    """Exploring actions [S, N, A] of the current policy."""
-    explore = over_seeds(lambda *arguments: sac.explore(setup.agent, *arguments), setup.seeds)
-    return explore(policy, exploration, obs, stream(keys.act, interaction))
+    """Exploring actions [S, N, A] of the current policy; uniform ones during the warm-up.
+
+    Which of them is decided on the device: one program serves the warm-up and the interaction that ends it, which is
+    the first to be followed by updates.
+    """
+
+    def one(policy: Policy, exploration: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
+        random = sac.random_action(setup.agent, setup.ring.num_envs, key), exploration
+        explored = sac.explore(setup.agent, policy, exploration, obs, key)
+        return jax.tree.map(lambda r, e: jnp.where(interaction < setup.warmup, r, e), random, explored)
+
+    return over_seeds(one, setup.seeds)(policy, exploration, obs, stream(keys.act, interaction))
 
 
 # --- storing

@@ -61,7 +61,7 @@ class Loop(abc.ABC):
         self.config = config
         self.target = envs.lookup(config.task)
         self.interaction = 0
-        self.learning_from = config.warmup_interactions  # interactions before this one only collect
+        self.learning_from = config.first_learning  # interactions before this one only collect
         self.evaluated_at: int | None = None  # the step of the last evaluation
         self.learned_during: int | None = None  # the last interaction during which updates were made, with `overlap`
         self.seconds_before = 0.0

@@ -129,7 +129,7 @@ def _restore_state(loop: Loop, checkpoints: list[Checkpoint]) -> None:
     exact = loop.restore(parts)
     if loop.engine.keeps_replay and not all("replay" in part for part in parts):
         loop.engine.empty_replay(loop.next_obs)
-        loop.learning_from = max(loop.learning_from, loop.interaction + loop.config.warmup_interactions)
+        loop.learning_from = max(loop.learning_from, loop.interaction + loop.config.first_learning)
         loop.progress.message(
             "replay was not saved: collecting "
             f"{loop.config.learning_starts:,} transitions with the policy before learning goes on"

@@ -194,15 +194,14 @@ def update(
     agent: Agent, learner: Learner, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
 ) -> tuple[Learner, dict[str, Array]]:
     """One update on one minibatch of raw rewards; returns the new state and the update's metrics."""
-    rate = losses.cosine(
-        agent.config.learning_rate,
-        agent.config.final_learning_rate,
-        learner.updates / agent.horizon_updates,
-    )
+    rate = _rate(agent, learner.updates)
     noise = jax.random.normal(key, (2, *batch.action.shape))
     metrics: dict[str, Array] = {}
     if actor_turn:
-        learner, metrics = _update_actor(agent, learner, batch, noise[0], rate)
+        # The count of actor updates; the temperature makes as many.
+        own = learner.updates // agent.config.policy_delay
+        actor_rate = _rate(agent, own) if agent.config.schedule == "per-optimizer" else rate
+        learner, metrics = _update_actor(agent, learner, batch, noise[0], actor_rate)
     learner, critic_metrics = _update_critic(agent, learner, batch, reward_scale, noise[1], rate)
     finite = jnp.isfinite(critic_metrics["loss/critic"])
     if actor_turn:
@@ -210,6 +209,12 @@ def update(
     first_bad = jnp.where((learner.first_bad < 0) & ~finite, learner.updates, learner.first_bad)
     learner = learner._replace(updates=learner.updates + 1, first_bad=first_bad)
     return learner, metrics | critic_metrics | {"optimizer/learning_rate": rate}
+
+
+def _rate(agent: Agent, updates: Array) -> Array:
+    """The learning rate of an optimizer that has made so many updates."""
+    config = agent.config
+    return losses.cosine(config.learning_rate, config.final_learning_rate, updates / agent.horizon_updates)
 
 
 def _descend(params: Any, gradient: Any, adam: Any, rate: Array) -> tuple[Any, Any]:

@@ -154,11 +154,19 @@ def from_json(text: str, where: str) -> Config:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise UserError(f"{where}: not a config file ({error})") from None
-    config = _build(Config, data, where)
+    config = _build(Config, _with_schedule(data), where)
     try:
         return validate(config)
     except ConfigError as error:
         raise UserError(f"{error} (in {where})") from None
+
+
+def _with_schedule(data: Any) -> Any:
+    """Runs of earlier versions keep the learning-rate schedule that they were started with, and did not record."""
+    learner = data.get("learner") if isinstance(data, Mapping) and data.get("algo", "sac") != PPO else None
+    if isinstance(learner, Mapping) and "final_learning_rate" in learner and "schedule" not in learner:
+        return {**data, "learner": {**learner, "schedule": "shared"}}
+    return data
 
 
 def _build(cls: type, data: Any, where: str, path: str = "") -> Any:
