@@ -64,7 +64,7 @@ def main() -> None:
     setup = make_setup(config, env.spec)
     engine = FusedEngine(setup, config.seeds, env, env)
     done = config.warmup_interactions
-    engine.advance(0, done, "random")
+    engine.advance(0, done, "collect")
 
     def learn(count: int) -> float:
         nonlocal done
