@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from common import as_command, command_line
-from warpsac import published
+from warpsac.envs import published
 from warpsac.errors import UserError
 from warpsac.report.page import COLOURS
 from warpsac.report.runs import Run, collect

@@ -23,17 +23,17 @@ from typing import Any
 import numpy as np
 
 from common import as_command, command_line, positive, show
-from warpsac.provenance import installed_versions
-from warpsac.sim2sim.policy import open_session
+from warpsac.config.provenance import installed_versions
+from warpsac.deploy.sim2sim.policy import open_session
 
 OBS_DIM, ACTION_DIM = 103, 29
 
 
 def untrained() -> bytes:
     """A policy of the usual size, with the weights it starts from."""
-    from warpsac import sac
-    from warpsac.config import LearnerConfig
-    from warpsac.export import network
+    from warpsac.agents.sac import learner as sac
+    from warpsac.config.schema import LearnerConfig
+    from warpsac.deploy import onnx_graph as network
     from warpsac.types import ObsViews
 
     agent = sac.Agent(LearnerConfig(), ObsViews(OBS_DIM, OBS_DIM), ACTION_DIM, horizon_updates=1)

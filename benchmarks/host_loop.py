@@ -34,11 +34,12 @@ import jax
 import numpy as np
 
 from common import as_command, command_line, positive
-from warpsac import envs, runtime
-from warpsac.api import configure
-from warpsac.config import Config
-from warpsac.envs.host import SeedEnvs
-from warpsac.host_loop import HostLoop
+from warpsac.config.schema import Config
+from warpsac.envs import registry
+from warpsac.envs.host.vector import SeedEnvs
+from warpsac.training import devices
+from warpsac.training.api import configure
+from warpsac.training.host_loop import HostLoop
 
 
 class Subject:
@@ -111,7 +112,7 @@ class Subject:
     def _simulator(self, workers: int, opened: contextlib.ExitStack) -> SeedEnvs:
         config, seeds = self.config, self.config.seeds
         setting = dataclasses.replace(config.env, workers=workers)
-        made = envs.make_sets(config.task, config.env.num_envs, len(seeds), setting)
+        made = registry.make_sets(config.task, config.env.num_envs, len(seeds), setting)
         opened.callback(made.close)
         made.reset(seeds)
         return made
@@ -162,7 +163,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=positive, default=1000, help="interactions in one measurement")
     parser.add_argument("--rounds", type=positive, default=5)
     asked = parser.parse_args(words)
-    runtime.use_compilation_cache()
+    devices.use_compilation_cache()
     counts = [asked.seeds] + ([asked.compare_seeds] if asked.compare_seeds else [])
     with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(sys.stderr):
         rows = measure([configuration(asked, count, out) for count in counts], asked.steps, asked.rounds)

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 
 from common import as_command, command_line, positive, show
-from warpsac import envs
-from warpsac.api import configure
-from warpsac.fused import FusedEngine
-from warpsac.interaction import make_setup, over_seeds
+from warpsac.agents.sac.algorithm import make_setup, over_seeds
+from warpsac.envs import registry
+from warpsac.training.api import configure
+from warpsac.training.fused import FusedEngine
 
 
 def step_only(env: Any, seeds: int) -> Any:
@@ -60,7 +60,7 @@ def main() -> None:
         env={"num_envs": asked.num_envs, "impl": asked.impl},
         replay={"capacity": asked.capacity, "storage": asked.storage},
     )
-    env: Any = envs.make_native(config.task, asked.num_envs, config.env)
+    env: Any = registry.make_native(config.task, asked.num_envs, config.env)
     setup = make_setup(config, env.spec)
     engine = FusedEngine(setup, config.seeds, env, env)
     done = config.warmup_interactions

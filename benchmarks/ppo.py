@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from common import as_command, command_line, positive, show
-from warpsac import envs, ppo_engine
-from warpsac.api import configure
-from warpsac.ppo_engine import FusedPpoEngine, make_setup
+from warpsac.envs import registry
+from warpsac.training import ppo_engine
+from warpsac.training.api import configure
+from warpsac.training.ppo_engine import FusedPpoEngine, make_setup
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seeds=tuple(range(1, asked.seeds + 1)),
         env={"num_envs": asked.num_envs, "impl": asked.impl},
     )
-    env: Any = envs.make_native(config.task, asked.num_envs, config.env)
+    env: Any = registry.make_native(config.task, asked.num_envs, config.env)
     setup = make_setup(config, env.spec)
     engine = FusedPpoEngine(setup, config.seeds, env, env)
     steps = config.ppo.rollout_steps

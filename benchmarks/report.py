@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 
 from common import as_command, command_line, positive
-from warpsac import provenance
+from warpsac.config import provenance
+from warpsac.config.profiles import resolve
+from warpsac.config.validation import to_json
+from warpsac.envs.tasks import Task, benchmark_tasks
 from warpsac.errors import UserError
-from warpsac.profiles import resolve
 from warpsac.report import runs
 from warpsac.report.command import write
 from warpsac.report.study import make_study
-from warpsac.tasks import Task, benchmark_tasks
-from warpsac.validation import to_json
 
 FAMILIES = ("mujoco", "dmc", "playground", "mjlab")
 VARIANTS = ("warpsac-l", "flashsac")

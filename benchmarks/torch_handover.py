@@ -22,16 +22,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from common import as_command, command_line, show
-from warpsac import training
-from warpsac.api import configure
 from warpsac.errors import UserError
-from warpsac.torch_loop import TorchLoop
+from warpsac.training import start as training
+from warpsac.training.api import configure
+from warpsac.training.torch_loop import TorchLoop
 
 jax.devices()  # before torch is imported, as in training: whose CUDA libraries come first may matter
 try:
     import torch
 
-    from warpsac.envs import torch_base
+    from warpsac.envs.torch import base as torch_base
 except ImportError:
     torch = None
 

@@ -24,10 +24,12 @@ from typing import Any
 import jax
 
 from common import as_command, command_line, positive, show
-from warpsac import envs, runtime, training
-from warpsac.api import configure
+from warpsac.envs import registry
 from warpsac.errors import UserError
-from warpsac.torch_loop import TorchLoop
+from warpsac.training import devices
+from warpsac.training import start as training
+from warpsac.training.api import configure
+from warpsac.training.torch_loop import TorchLoop
 
 SMALL = {"replay": {"capacity": 6400, "batch_size": 64}, "learner": {"actor_width": 32, "critic_width": 32}}
 
@@ -121,11 +123,11 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=positive, default=100, help="interactions in one measurement")
     parser.add_argument("--rounds", type=positive, default=3)
     asked = parser.parse_args(words)
-    runtime.use_compilation_cache()
+    devices.use_compilation_cache()
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as out, contextlib.redirect_stdout(sys.stderr):
         config = configuration(asked, out)
-        if not envs.lookup(config.task).torch:
+        if not registry.lookup(config.task).torch:
             raise UserError(f"--task {asked.task}: no task of a torch simulator")
         with training.make_loop(config) as loop:
             assert isinstance(loop, TorchLoop)

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from common import as_command, command_line, positive
-from warpsac import sac
-from warpsac.config import LearnerConfig
-from warpsac.interaction import over_seeds
-from warpsac.networks import FORMATS
-from warpsac.profiles import VARIANTS
+from warpsac.agents.networks import FORMATS
+from warpsac.agents.sac import learner as sac
+from warpsac.agents.sac.algorithm import over_seeds
+from warpsac.config.profiles import VARIANTS
+from warpsac.config.schema import LearnerConfig
 from warpsac.types import Array, Batch, ObsViews
 
 OBS, ACTION = 128, 12

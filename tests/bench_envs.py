@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from warpsac.envs import probe
+from warpsac.envs.probes import host as probe
 
 HELD_AT = 20
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs import probe
+from warpsac.envs.probes import host as probe
 
 
 class Breaking(probe.Point):

@@ -17,6 +17,6 @@ import pytest
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training without drawing the learning curve after each evaluation: that takes longer than a tiny run."""
-    from warpsac import curve
+    from warpsac.runs import curve
 
     monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)

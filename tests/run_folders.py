@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsac import provenance, rowfiles, rundir
-from warpsac.config import Config
-from warpsac.profiles import resolve
-from warpsac.tasks import find
-from warpsac.validation import override, to_json
+from warpsac.config import provenance
+from warpsac.config.profiles import resolve
+from warpsac.config.schema import Config
+from warpsac.config.validation import override, to_json
+from warpsac.envs.tasks import find
+from warpsac.runs import rowfiles, run_folder
 
 
 def config_of(task: str, variant: str, seed: int = 1, **changes: Any) -> Config:
@@ -35,11 +36,11 @@ def write_run(
 ) -> Path:
     """A run with (step, value, seconds) as its evaluations, a train row before each; returns its folder."""
     config = config_of(task, variant, seed, **changes)
-    folder = out / (name or rundir.run_name(dataclasses.replace(config, name=None), seed))
+    folder = out / (name or run_folder.run_name(dataclasses.replace(config, name=None), seed))
     folder.mkdir(parents=True)
-    (folder / rundir.CONFIG).write_text(to_json(config))
+    (folder / run_folder.CONFIG).write_text(to_json(config))
     content = provenance.describe(command=["warpsac", "train", task]) | {"resumes": []} | dict(meta or {})
-    (folder / rundir.META).write_text(json.dumps(content))
+    (folder / run_folder.META).write_text(json.dumps(content))
     lines: list[dict[str, Any]] = []
     for step, value, seconds in evaluations:
         head = {"step": step, "time/seconds": seconds}

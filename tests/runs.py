@@ -9,11 +9,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from warpsac import checkpoint, rowfiles, rundir
-from warpsac.config import Config
-from warpsac.envs import probe
-from warpsac.profiles import resolve
-from warpsac.validation import override
+from warpsac.config.profiles import resolve
+from warpsac.config.schema import Config
+from warpsac.config.validation import override
+from warpsac.envs.probes import host as probe
+from warpsac.runs import checkpoint, rowfiles, run_folder
 
 TINY: dict[str, Any] = {
     "task": "probe-point",
@@ -66,7 +66,7 @@ def tiny_ppo(out: Path, **changes: Any) -> Config:
 
 def state_of(run: Path) -> dict[str, np.ndarray]:
     """All state of the newest checkpoint, as group/name -> array; wall-clock time is left out."""
-    found = checkpoint.newest_good(rundir.open_run(run).checkpoints)
+    found = checkpoint.newest_good(run_folder.open_run(run).checkpoints)
     assert found is not None
     state = {f"{group}/{name}": array for group, arrays in found.arrays.items() for name, array in arrays.items()}
     for name, value in found.info.items():

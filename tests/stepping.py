@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs import HostEnv, HostStep
+from warpsac.envs.contract import HostEnv, HostStep
 
 
 def step(env: HostEnv, action: Any) -> HostStep:

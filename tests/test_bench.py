@@ -17,21 +17,23 @@ from rich.console import Console
 
 from benches import END, FULL, HALF, Script, cell_of, leave, write_suite
 from runs import tiny
-from warpsac import cli, files, rowfiles, rundir, training
+from warpsac import cli
 from warpsac.bench import local, suite, worker
 from warpsac.bench.board import Board, Row, summarise, table_of
 from warpsac.bench.command import BenchOptions, command, load_suite
-from warpsac.bench.gather import Outbox, unpack
+from warpsac.bench.folder_copies import Outbox, unpack
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
 from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
-from warpsac.plan import PLAN, Planned, read_plan, write_plan
 from warpsac.report.groups import Group
 from warpsac.report.missing import Missing, find_missing, find_plans
 from warpsac.report.runs import collect
+from warpsac.runs import files, rowfiles, run_folder
+from warpsac.runs.bench_plan import PLAN, Planned, read_plan, write_plan
+from warpsac.training import start as training
 
 # --- where runs stand
 
@@ -42,7 +44,7 @@ def test_states_of_folders(tmp_path: Path) -> None:
     leave(tmp_path, cell, 2, FULL, (END // 2,))  # killed after its last evaluation, before it saved
     leave(tmp_path, cell, 3, FULL, ())  # somebody removed the checkpoints
     leave(tmp_path, cell, 4, HALF, (END // 2,))
-    (leave(tmp_path, cell, 5, HALF, (END // 2,)) / rundir.FAILURE).write_text("the simulator broke\n")
+    (leave(tmp_path, cell, 5, HALF, (END // 2,)) / run_folder.FAILURE).write_text("the simulator broke\n")
     folder_of(tmp_path / cell.name, cell.config, 6).mkdir()  # killed while it made its folder
     states = states_of(tmp_path, cell)
     assert [state.status for state in states] == [
@@ -83,7 +85,7 @@ def test_what_is_left_is_put_together_as_far_as_it_can_be(tmp_path: Path) -> Non
 def test_half_made_folders_are_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / rundir.META).write_text("{}")
+    (folder / run_folder.META).write_text("{}")
     worker._clear_half_made(folder)
     assert not folder.exists()
     folder.mkdir()
@@ -181,8 +183,8 @@ def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
     request = worker.make_request(tmp_path, cell.config, (1,), ["warpsac"])
     monkeypatch.setattr(worker, "_first_line", request.to_line)
     monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
-    monkeypatch.setattr("warpsac.runtime.on_cpu", lambda: True)
-    monkeypatch.setattr("warpsac.runtime.use_compilation_cache", lambda: None)
+    monkeypatch.setattr("warpsac.training.devices.on_cpu", lambda: True)
+    monkeypatch.setattr("warpsac.training.devices.use_compilation_cache", lambda: None)
     monkeypatch.setattr(sys, "argv", [])
     assert worker.main() == 2
     told = capsys.readouterr().err
@@ -349,7 +351,7 @@ def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture
     out.mkdir()
     holder = tmp_path / "hold.py"
     holder.write_text(
-        "import sys, pathlib\nfrom warpsac.files import lock_file\n"
+        "import sys, pathlib\nfrom warpsac.runs.files import lock_file\n"
         "lock = lock_file(pathlib.Path(sys.argv[1]))\nprint(lock, flush=True)\nsys.stdin.read()\n"
     )
     with subprocess.Popen(

@@ -11,9 +11,10 @@ import pytest
 
 from benches import run_bench, start_bench, wait_until, write_suite
 from runs import assert_same_run
-from warpsac import checkpoint, rundir, training
 from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.state import state_of
+from warpsac.runs import checkpoint, run_folder
+from warpsac.training import start as training
 
 SLOW = "bench_envs:Slow-v0"
 
@@ -50,7 +51,7 @@ def test_killed_bench_goes_on(tmp_path: Path) -> None:
     bench.send_signal(signal.SIGKILL)
     output, _ = bench.communicate(timeout=60)
     assert "lost: bench_envs:Slow-v0 flashsac, seed 1: ended by SIGKILL" in output
-    wait_until(lambda: not rundir.in_use(second))
+    wait_until(lambda: not run_folder.in_use(second))
     assert state_of(second, 1).status == "interrupted"
 
     code, output = run_bench(suite, out)
@@ -62,7 +63,7 @@ def test_killed_bench_goes_on(tmp_path: Path) -> None:
     assert sorted(path.name for path in (out / "logs").iterdir()) == [
         "bench_envs-Slow-v0-flashsac-seed1.log", "bench_envs-Slow-v0-warpsac-l-seed1.log",
     ]  # fmt: skip
-    assert len(rundir.open_run(second).meta["resumes"]) == 2
+    assert len(run_folder.open_run(second).meta["resumes"]) == 2
     _, cell = load_suite(BenchOptions(str(suite))).cells
     alone = training.train(dataclasses.replace(cell.config, out=str(tmp_path / "alone"))).runs[0]
     assert_same_run(second, alone)
@@ -90,7 +91,7 @@ def test_failing_and_interrupted_cells(tmp_path: Path) -> None:
     ]
     failed = out / "bench_envs-Broken-v0-warpsac-l" / "bench_envs-Broken-v0-warpsac-l-seed2"
     assert state_of(failed, 2).status == "failed"
-    assert len(rundir.open_run(failed).meta["resumes"]) == 1
+    assert len(run_folder.open_run(failed).meta["resumes"]) == 1
 
     bench = start_bench(suite, out, "--tasks", SLOW)
     runs = [out / "bench_envs-Slow-v0-warpsac-l" / f"bench_envs-Slow-v0-warpsac-l-seed{seed}" for seed in (1, 2)]
@@ -102,6 +103,6 @@ def test_failing_and_interrupted_cells(tmp_path: Path) -> None:
     assert f"go on with: warpsac bench {suite} --out {out} --tasks {SLOW}" in output
     for seed, run in enumerate(runs, 1):
         assert state_of(run, seed).status == "interrupted"
-        assert not rundir.in_use(run)
+        assert not run_folder.in_use(run)
     # Together in one program, both were saved at the step where it ended.
     assert len({max(checkpoint.steps(run / "checkpoints")) for run in runs}) == 1

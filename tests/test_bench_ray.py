@@ -12,13 +12,13 @@ import pytest
 
 from benches import start_bench, wait_until, write_suite
 from test_bench_programs import content_of, has_saved
-from warpsac import rundir
 from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import state_of
 from warpsac.bench.worker import make_request
 from warpsac.errors import UserError
+from warpsac.runs import run_folder
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpsac[ray]'")
 
@@ -82,7 +82,7 @@ def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
     # Nothing is lost, what was finished is not repeated, and only what the node took with it was resumed.
     assert [state_of(run, 1).status for run in slow] == ["finished", "finished"]
     assert [content_of(run) for run in quick] == before
-    resumes = sorted((rundir.open_run(run).meta["resumes"] for run in slow), key=len)
+    resumes = sorted((run_folder.open_run(run).meta["resumes"] for run in slow), key=len)
     assert [len(entries) for entries in resumes] == [0, 1]
     assert resumes[1][0]["step"] >= 30  # from a checkpoint
     assert sorted(path.name for path in out.iterdir()) == [
@@ -134,6 +134,6 @@ def test_results_are_gathered_from_nodes_without_the_folder(
     second.close()
     assert [job.reason for job in scheduler.failed] == []
     assert state_of(run, 1).status == "finished"
-    (resume,) = rundir.open_run(run).meta["resumes"]
+    (resume,) = run_folder.open_run(run).meta["resumes"]
     assert resume["step"] >= 30
     assert (out / "logs" / f"{cell.name}-seed1.log").exists()

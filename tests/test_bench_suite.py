@@ -12,11 +12,11 @@ from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.programs import jobs_of, seed_bytes, seeds_at_once
 from warpsac.bench.suite import BUILT_IN, Cell, Entry, Grid, make_suite, merged, narrowed, nested
 from warpsac.bench.suite_file import parse_settings, read_suite
-from warpsac.config import Config
+from warpsac.config.profiles import VARIANTS
+from warpsac.config.schema import Config
+from warpsac.config.validation import validate
+from warpsac.envs.tasks import benchmark_tasks
 from warpsac.errors import UserError
-from warpsac.profiles import VARIANTS
-from warpsac.tasks import benchmark_tasks
-from warpsac.validation import validate
 
 FOUR_LIMITED = {"humanoid-run", "humanoid-walk", "h1-hurdle-v0", "h1-reach-v0"}
 FOUR_PLAYGROUND = {task.name for task in benchmark_tasks() if task.family == "playground"}

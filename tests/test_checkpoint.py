@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from warpsac import checkpoint, pytree
-from warpsac.checkpoint import CheckpointError, DamagedCheckpoint
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.runs import checkpoint, pytree
+from warpsac.runs.checkpoint import CheckpointError, DamagedCheckpoint
 
 GROUPS = {
     "policy": {"actor/w": np.arange(6, dtype=np.float32).reshape(2, 3), "actor/count": np.int32(7)},
@@ -277,7 +277,7 @@ def test_leftovers_of_a_killed_process_are_ignored_then_removed(tmp_path: Path) 
 
 def test_killed_at_any_moment_there_is_a_good_checkpoint_and_no_damaged_one(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib, numpy as np; from warpsac import checkpoint\n"
+        "import sys, pathlib, numpy as np; from warpsac.runs import checkpoint\n"
         "assert 'jax' not in sys.modules\n"
         "for step in range(1, 10**9):\n"
         "    groups = {'a': {'x': np.full(100_000, step)}, 'b': {'y': np.full(1000, step)}}\n"

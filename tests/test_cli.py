@@ -16,12 +16,15 @@ import gymnasium
 import pytest
 
 from runs import assert_same_run, rows_of, tiny
-from warpsac import checkpoint, cli, play, rundir, training
-from warpsac.config import Config
-from warpsac.host_loop import HostLoop
-from warpsac.profiles import PROFILES, resolve
-from warpsac.tasks import EXTRAS, all_tasks
-from warpsac.validation import from_json, override, to_json
+from warpsac import cli
+from warpsac.config.profiles import PROFILES, resolve
+from warpsac.config.schema import Config
+from warpsac.config.validation import from_json, override, to_json
+from warpsac.envs.tasks import EXTRAS, all_tasks
+from warpsac.runs import checkpoint, run_folder
+from warpsac.training import start as training
+from warpsac.training.host_loop import HostLoop
+from warpsac.watch import play
 
 SMALL = (
     "--env.num-envs=3 --total-steps=270 --learning-starts=60 --replay.capacity=150 --replay.batch-size=16 "
@@ -291,7 +294,7 @@ def test_commands_to_paste_may_hold_any_folder(
 ) -> None:
     runs = [tmp_path / "my runs" / name for name in ("one", "two")]
     quoted = [f"'{run}'" for run in runs]
-    assert rundir.resume_command(runs) == f"warpsac train --resume {' '.join(quoted)}"
+    assert run_folder.resume_command(runs) == f"warpsac train --resume {' '.join(quoted)}"
     monkeypatch.setattr(training, "train", lambda *_: training.Outcome(runs, "finished"))
     assert main("train", "Own-v0") == 0
     assert capsys.readouterr().out.endswith(f"next: warpsac eval {quoted[0]}\n")
@@ -317,7 +320,7 @@ def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     told = "1,200 steps, 2 episodes, mean return 12.5"
     assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} ({told})\n")
     assert main("play", str(run), "--agent", "random") == 0
-    env = rundir.open_run(run).config.env
+    env = run_folder.open_run(run).config.env
     assert asked == [
         ("probe-point", run / "policy.mp4", 9, 0, env),
         ("probe-point", tmp_path / "a.mp4", 1000, 4, env),

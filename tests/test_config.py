@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from warpsac.config import Config
+from warpsac.config.profiles import PROFILES, VARIANTS, resolve
+from warpsac.config.schema import Config
+from warpsac.config.validation import from_json, override, to_json, validate
 from warpsac.errors import ConfigError, UserError
-from warpsac.profiles import PROFILES, VARIANTS, resolve
-from warpsac.validation import from_json, override, to_json, validate
 
 # --- profiles and variants
 

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from stepping import assert_goes_on_exactly, assert_same_steps, roll, step
-from warpsac import envs, play, tasks
-from warpsac.config import EnvConfig
-from warpsac.envs.host import reset_seed
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry, tasks
+from warpsac.envs.host.vector import reset_seed
 from warpsac.errors import UserError
+from warpsac.watch import play
 
 pytest.importorskip("dm_control")
-from warpsac.envs import dmc
+from warpsac.envs.host import dmc
 
 pytestmark = pytest.mark.dmc
 
@@ -26,7 +27,7 @@ def test_steps_are_those_of_the_suite(name: str) -> None:
     """Observations joined in the suite's own order, raw rewards, and the same random numbers from the same seed."""
     suite = dmc._import_suite()
     plain = suite.load(*name.split("-"), task_kwargs={"random": reset_seed(5, 0)})
-    env = envs.make(name, 1)
+    env = registry.make(name, 1)
 
     def flat(observation: Any) -> np.ndarray:
         return np.concatenate([np.atleast_1d(part).reshape(-1) for part in observation.values()]).astype(np.float32)
@@ -41,7 +42,7 @@ def test_steps_are_those_of_the_suite(name: str) -> None:
 
 
 def test_an_episode_is_truncated_at_the_suites_limit_and_begins_anew() -> None:
-    env = envs.make("cartpole-swingup", 1)
+    env = registry.make("cartpole-swingup", 1)
     assert (env.spec.episode_limit, env.spec.control_hz) == (1000, 100)
     env.reset(0)
     steps = roll(env, 1001)
@@ -57,8 +58,8 @@ def test_an_episode_is_truncated_at_the_suites_limit_and_begins_anew() -> None:
 def test_an_episode_that_its_task_ends_is_terminated() -> None:
     """The linear-quadratic task ends, with discount 0, where its state is zero; it has no bounds and no limit."""
     with pytest.raises(UserError, match=r"lqr-lqr_2_1: action space has no bounds; give them with --env\.action"):
-        envs.make("lqr-lqr_2_1", 1)
-    env: Any = envs.make("lqr-lqr_2_1", 1, EnvConfig(action_limit=2.0))
+        registry.make("lqr-lqr_2_1", 1)
+    env: Any = registry.make("lqr-lqr_2_1", 1, EnvConfig(action_limit=2.0))
     assert (env.spec.episode_limit, env.spec.action_low) == (None, (-2.0,))
     env.reset(0)
     assert not step(env, [[0.0]]).result.terminated[0]
@@ -70,7 +71,7 @@ def test_an_episode_that_its_task_ends_is_terminated() -> None:
 
 
 def test_actions_reach_the_suite_in_its_own_range() -> None:
-    env: Any = envs.make("quadruped-walk", 1)
+    env: Any = registry.make("quadruped-walk", 1)
     bounds = env._envs[0]._env.action_spec()
     env.reset(0)
     for action, expected in ((1.0, bounds.maximum), (-1.0, bounds.minimum)):
@@ -83,11 +84,11 @@ def test_actions_reach_the_suite_in_its_own_range() -> None:
 @pytest.mark.parametrize("name", ["humanoid-run", "dog-trot", "reacher-easy", "point_mass-hard", "cheetah-run"])
 def test_state_put_back_goes_on_exactly(name: str) -> None:
     config = EnvConfig(episode_limit=40)
-    assert_goes_on_exactly(envs.make(name, 2, config), envs.make(name, 2, config))
+    assert_goes_on_exactly(registry.make(name, 2, config), registry.make(name, 2, config))
 
 
 def test_the_same_seed_gives_the_same_episodes_and_builders_travel_to_other_processes() -> None:
-    env: Any = envs.make("finger-turn_easy", 2, EnvConfig(episode_limit=20))
+    env: Any = registry.make("finger-turn_easy", 2, EnvConfig(episode_limit=20))
     first = env.reset(4)
     assert not np.array_equal(first[0], first[1])
     steps = roll(env, 50)
@@ -107,7 +108,7 @@ def test_names() -> None:
 def test_a_task_that_needs_graphics_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     with pytest.raises(UserError, match="quadruped-escape: its terrain needs a way to draw; set MUJOCO_GL=egl"):
-        envs.make("quadruped-escape", 1)
+        registry.make("quadruped-escape", 1)
 
 
 def test_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def test_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if gl is None:
         pytest.skip("MuJoCo cannot draw on this machine")
     monkeypatch.setenv("MUJOCO_GL", gl)
-    env: Any = envs.make("humanoid-walk", 1, render=True)
+    env: Any = registry.make("humanoid-walk", 1, render=True)
     env.reset(0)
     image = env.render()
     assert image.shape == (480, 640, 3)

@@ -15,16 +15,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from warpsac import cli, task_list
+from warpsac import cli
+from warpsac.agents.sac.algorithm import METRIC_NAMES
 from warpsac.bench.command import BenchOptions
-from warpsac.config import Config
-from warpsac.export.command import ExportOptions
-from warpsac.interaction import METRIC_NAMES
-from warpsac.parsing import parse
+from warpsac.config.command_line import parse
+from warpsac.config.schema import Config
+from warpsac.deploy.export import ExportOptions
+from warpsac.deploy.sim2sim.command import Sim2SimOptions
+from warpsac.envs import task_list
 from warpsac.report.command import ReportOptions
-from warpsac.rowfiles import EVALUATION_COLUMNS
-from warpsac.settings import require_effect
-from warpsac.sim2sim.command import Sim2SimOptions
+from warpsac.runs.rowfiles import EVALUATION_COLUMNS
+from warpsac.training.configure import require_effect
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])

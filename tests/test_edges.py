@@ -14,13 +14,19 @@ import numpy as np
 import pytest
 
 from runs import OwnPoint, assert_same_run, tiny
-from warpsac import cli, envs, evaluate, play, rundir, training, validation
-from warpsac.config import Config, EnvConfig
-from warpsac.envs import SimulatorFailed
+from warpsac import cli
+from warpsac.config import validation
+from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs import registry
+from warpsac.envs.contract import SimulatorFailed
 from warpsac.errors import ConfigError, TrainingStopped, UserError
-from warpsac.host_loop import HostLoop
-from warpsac.policy import load_policy, require_fit
 from warpsac.replay.memory import free_host_bytes
+from warpsac.runs import run_folder
+from warpsac.runs.policy import load_policy, require_fit
+from warpsac.training import evaluate
+from warpsac.training import start as training
+from warpsac.training.host_loop import HostLoop
+from warpsac.watch import play
 
 
 class BreaksEveryEpisode(OwnPoint):
@@ -52,7 +58,7 @@ def zero(obs: np.ndarray) -> np.ndarray:
 
 
 def test_an_environment_that_breaks_in_every_episode_ends_its_evaluation() -> None:
-    env = envs.make("Breaks-v0", 2)
+    env = registry.make("Breaks-v0", 2)
     with pytest.raises(SimulatorFailed, match=r"failed in 4 evaluation episodes in a row \(env\.max_faults = 4\)"):
         evaluate.run_episodes(env, zero, 3, seed=0, max_broken=4)
 
@@ -65,14 +71,14 @@ def test_training_on_it_stops_with_a_clear_line(tmp_path: Path) -> None:
 def test_an_endless_episode_ends_its_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 60)
     with pytest.raises(SimulatorFailed, match=r"not ended after 60 steps; give episodes a limit with --env\.episode"):
-        evaluate.run_episodes(envs.make("NoLimit-v0", 1), zero, 1, seed=0)
-    limited = envs.make("NoLimit-v0", 1, EnvConfig(episode_limit=7))
+        evaluate.run_episodes(registry.make("NoLimit-v0", 1), zero, 1, seed=0)
+    limited = registry.make("NoLimit-v0", 1, EnvConfig(episode_limit=7))
     assert limited.spec.episode_limit == 7
     assert [episode.length for episode in evaluate.run_episodes(limited, zero, 2, seed=0)] == [7, 7]
 
 
 def test_a_success_that_is_told_only_at_the_end_is_found() -> None:
-    env = envs.make("LateSuccess-v0", 1)
+    env = registry.make("LateSuccess-v0", 1)
     assert env.spec.has_success
     assert [episode.success for episode in evaluate.run_episodes(env, zero, 2, seed=0)] == [True, True]
 
@@ -92,8 +98,8 @@ def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HostLoop, "interact", interrupted)
         assert training.resume([run], stop_at=270).signal == signal.SIGINT
-    assert rundir.open_run(run).config.stop_at == 270
-    assert [entry["stop_at"] for entry in rundir.open_run(run).meta["resumes"]] == [270]
+    assert run_folder.open_run(run).config.stop_at == 270
+    assert [entry["stop_at"] for entry in run_folder.open_run(run).meta["resumes"]] == [270]
     assert training.resume([run]).finished  # the printed command: no --stop-at
     assert_same_run(run, whole, extra_evaluations=(90,))
     with pytest.raises(ConfigError, match="stop_at = 30: the run is already at step 270"):
@@ -108,10 +114,10 @@ def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(
 def test_a_policy_is_not_judged_on_another_environment(tmp_path: Path) -> None:
     (run,) = training.train(tiny(tmp_path, stop_at=90, eval={"every": 0})).runs
     policy = load_policy(run)
-    require_fit(policy, envs.make("probe-point", 1).spec)
+    require_fit(policy, registry.make("probe-point", 1).spec)
     with pytest.raises(UserError, match="probe-action: obs_dim is 1, but the policy was trained with 4"):
-        require_fit(policy, envs.make("probe-action", 1).spec)
-    saved = rundir.open_run(run).config
+        require_fit(policy, registry.make("probe-action", 1).spec)
+    saved = run_folder.open_run(run).config
     (run / "config.json").write_text(validation.to_json(dataclasses.replace(saved, task="probe-action")))
     assert cli.main(["eval", str(run)]) == 2
 
@@ -143,7 +149,7 @@ def test_check_env_names_the_command_that_works(capsys: pytest.CaptureFixture[st
 
 def test_a_misspelled_id_of_a_module_keeps_its_module() -> None:
     with pytest.raises(UserError, match="did you mean runs:Forgetful-v0"):
-        envs.lookup("runs:Forgetfull-v0")
+        registry.lookup("runs:Forgetfull-v0")
 
 
 def test_free_memory_respects_a_containers_limit(tmp_path: Path) -> None:

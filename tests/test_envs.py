@@ -12,13 +12,14 @@ import pytest
 
 import runs
 from stepping import assert_same_steps, roll, step
-from warpsac import envs
-from warpsac.config import EnvConfig
-from warpsac.envs import check, gym, probe
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import check, contract, registry
 from warpsac.envs.check import Finding, check_env
-from warpsac.envs.host import SeedEnvs, reset_seed
+from warpsac.envs.host import gym
+from warpsac.envs.host.vector import SeedEnvs, reset_seed
+from warpsac.envs.probes import host as probe
+from warpsac.envs.tasks import all_tasks, benchmark_tasks
 from warpsac.errors import UserError
-from warpsac.tasks import all_tasks, benchmark_tasks
 
 Box = gymnasium.spaces.Box
 MUJOCO_TASKS = [task for task in benchmark_tasks() if task.family == "mujoco"]
@@ -29,7 +30,7 @@ MUJOCO_TASKS = [task for task in benchmark_tasks() if task.family == "mujoco"]
 
 def test_probe_tasks_have_the_values_they_promise() -> None:
     def results(name: str, actions: list[float]) -> list[tuple[float, bool, bool]]:
-        env = envs.make(name, 1)
+        env = registry.make(name, 1)
         env.reset(0)
         steps = [step(env, [[a] * env.spec.action_dim]).result for a in actions]
         return [(round(float(s.reward[0]), 6), bool(s.terminated[0]), bool(s.truncated[0])) for s in steps]
@@ -41,14 +42,14 @@ def test_probe_tasks_have_the_values_they_promise() -> None:
 
 
 def test_an_ended_episode_shows_its_true_last_observation_and_the_first_of_the_next() -> None:
-    env = envs.make("probe-delay", 1)
+    env = registry.make("probe-delay", 1)
     assert env.reset(0).tolist() == [[0.0]]
     first, last = step(env, [[0]]).result, step(env, [[0]]).result
     assert (first.obs.tolist(), last.obs.tolist(), last.final_obs.tolist()) == ([[1.0]], [[0.0]], [[2.0]])
 
 
 def test_every_environment_and_every_seed_begins_elsewhere_and_again_the_same() -> None:
-    env = envs.make("probe-point", 3)
+    env = registry.make("probe-point", 3)
     first = env.reset(7)
     assert len(np.unique(first[:, 0])) == 3
     steps = roll(env, 60)
@@ -61,7 +62,7 @@ def test_every_environment_and_every_seed_begins_elsewhere_and_again_the_same() 
 
 def test_events_tell_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     for seeds, told in (([3], "environment 0: lost"), ([3, 4], "seed 4: environment 0: lost")):
-        sets = SeedEnvs([envs.make("probe-point", 1) for _ in seeds])
+        sets = SeedEnvs([registry.make("probe-point", 1) for _ in seeds])
         sets.name(seeds)
         sets.reset(seeds)
         sets.send(np.zeros((len(seeds), 1, 2), np.float32))
@@ -71,8 +72,8 @@ def test_events_tell_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_seeds_side_by_side_are_the_single_sets() -> None:
-    sets = SeedEnvs([envs.make("probe-point", 2) for _ in range(2)])
-    alone = envs.make("probe-point", 2)
+    sets = SeedEnvs([registry.make("probe-point", 2) for _ in range(2)])
+    alone = registry.make("probe-point", 2)
     obs = sets.reset([3, 4])
     np.testing.assert_array_equal(alone.reset(4), obs[1])
     action = np.random.default_rng(0).uniform(-1, 1, (2, 2, 2)).astype(np.float32)
@@ -88,13 +89,13 @@ def test_seeds_side_by_side_are_the_single_sets() -> None:
 
 @pytest.mark.parametrize("task", ["probe-point", "Own-v0"])
 def test_state_put_back_goes_on_exactly(task: str) -> None:
-    env = envs.make(task, 3)
+    env = registry.make(task, 3)
     env.reset(1)
     roll(env, 33)  # within the second episode
     state = env.get_state()
     assert state is not None
     expected = roll(env, 60, seed=1)
-    other = envs.make(task, 3)
+    other = registry.make(task, 3)
     other.set_state(state)
     assert_same_steps(expected, roll(other, 60, seed=1))
     env.set_state(state)
@@ -102,9 +103,9 @@ def test_state_put_back_goes_on_exactly(task: str) -> None:
 
 
 def test_a_state_that_is_no_numbers_or_cannot_be_had_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not envs.make("Forgetful-v0", 1).spec.restorable
-    assert envs.make("Forgetful-v0", 1).get_state() is None
-    env = envs.make("Own-v0", 1)
+    assert not registry.make("Forgetful-v0", 1).spec.restorable
+    assert registry.make("Forgetful-v0", 1).get_state() is None
+    env = registry.make("Own-v0", 1)
     env.reset(0)
     monkeypatch.setattr(runs.OwnPoint, "get_state", lambda self: {"name": np.asarray(["a", None], object)})
     assert env.get_state() is None
@@ -114,7 +115,7 @@ def test_a_state_that_is_no_numbers_or_cannot_be_had_is_none(monkeypatch: pytest
 
 def test_actions_are_rescaled_and_never_leave_the_range() -> None:
     low, high = (-0.4, 0.0, -1.0), (0.4, 10.0, 3.0)
-    scaled = envs.rescale(np.array([[-1, -1, -1], [1, 1, 1], [0, 0, 0], [2, -2, 0.5]], np.float32), low, high)
+    scaled = contract.rescale(np.array([[-1, -1, -1], [1, 1, 1], [0, 0, 0], [2, -2, 0.5]], np.float32), low, high)
     expected = [[-0.4, 0, -1], [0.4, 10, 3], [0, 5, 1], [0.4, 0, 2]]
     np.testing.assert_array_equal(scaled, np.array(expected, np.float32))
     assert scaled.dtype == np.float32
@@ -160,28 +161,28 @@ def test_module_and_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (tmp_path / "my_broken_robot.py").write_text("import gymnasium\n1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert envs.lookup("my_robot:Mine-v0") == envs.Target("my_robot:Mine-v0", "gymnasium", None)
-    assert envs.make("my_robot:Mine-v0", 2).spec.episode_limit == 9
+    assert registry.lookup("my_robot:Mine-v0") == registry.Target("my_robot:Mine-v0", "gymnasium", None)
+    assert registry.make("my_robot:Mine-v0", 2).spec.episode_limit == 9
     with pytest.raises(UserError, match=r"cannot import module 'my_broken_robot' \(ZeroDivisionError: division"):
-        envs.lookup("my_broken_robot:Mine-v0")
+        registry.lookup("my_broken_robot:Mine-v0")
     with pytest.raises(UserError, match=r"cannot import module 'no_robot' \(ModuleNotFoundError"):
-        envs.lookup("no_robot:Mine-v0")
+        registry.lookup("no_robot:Mine-v0")
     with pytest.raises(UserError, match="unknown task 'my_robot:Yours-v0'"):
-        envs.lookup("my_robot:Yours-v0")
+        registry.lookup("my_robot:Yours-v0")
 
 
 def test_a_dict_of_observations_is_flattened() -> None:
     space = gymnasium.spaces.Dict({"a": Box(-1, 1, (2,), np.float32), "b": Box(-1, 1, (1, 3), np.float32)})
     name = custom(observation=space, gives={"a": np.array([1, 2], np.float32), "b": np.ones((1, 3), np.float32)})
-    env = envs.make(name, 1)
+    env = registry.make(name, 1)
     assert env.reset(0).tolist() == [[1, 2, 1, 1, 1]]
 
 
 def test_actions_without_bounds_need_a_limit() -> None:
     name = custom(action=Box(-np.inf, np.array([np.inf, 1.0], np.float32), (2,), np.float32))
     with pytest.raises(UserError, match=r"action space has no bounds; give them with --env.action-limit"):
-        envs.make(name, 1)
-    spec = envs.make(name, 1, EnvConfig(action_limit=3.0)).spec
+        registry.make(name, 1)
+    spec = registry.make(name, 1, EnvConfig(action_limit=3.0)).spec
     assert (spec.action_low, spec.action_high) == ((-3.0, -3.0), (3.0, 3.0))
 
 
@@ -198,7 +199,7 @@ def test_actions_without_bounds_need_a_limit() -> None:
 def test_what_does_not_fit_is_told_in_one_line(attributes: dict[str, Any], complaint: str) -> None:
     name = custom(**attributes)
     with pytest.raises(UserError, match=f"^{name}: {complaint}") as told:
-        envs.make(name, 1)
+        registry.make(name, 1)
     assert "\n" not in str(told.value)
     (problem,) = check_env(name)
     assert problem.level == "problem"
@@ -210,11 +211,11 @@ def test_success_is_reported_where_the_environment_does() -> None:
             return *super().step(action)[:4], {"is_success": bool(action[0] > 0)}
 
     gymnasium.register("Solved-v0", Solved, max_episode_steps=5)
-    env = envs.make("Solved-v0", 2)
+    env = registry.make("Solved-v0", 2)
     env.reset(0)
     assert env.spec.has_success
     assert step(env, [[1], [-1]]).result.success.tolist() == [True, False]
-    assert step(envs.make(custom(), 1), [[1]]).result.success is None
+    assert step(registry.make(custom(), 1), [[1]]).result.success is None
 
 
 # --- names
@@ -223,7 +224,7 @@ def test_success_is_reported_where_the_environment_does() -> None:
 def test_misspelled_names_are_answered_with_benchmark_names_first_and_no_withdrawn_ones() -> None:
     def answer(name: str) -> str:
         with pytest.raises(UserError) as told:
-            envs.lookup(name)
+            registry.lookup(name)
         return str(told.value)
 
     assert answer("NoSuchTask-v0") == "unknown task 'NoSuchTask-v0': `warpsac tasks` lists the benchmark tasks"
@@ -238,12 +239,12 @@ def test_misspelled_names_are_answered_with_benchmark_names_first_and_no_withdra
 
 
 def test_case_and_version_are_forgiven() -> None:
-    assert envs.lookup("halfcheetah").name == "HalfCheetah-v4"
-    assert envs.lookup("HALFCHEETAH-V4").name == "HalfCheetah-v4"
+    assert registry.lookup("halfcheetah").name == "HalfCheetah-v4"
+    assert registry.lookup("HALFCHEETAH-V4").name == "HalfCheetah-v4"
 
 
 def test_every_family_of_the_table_has_a_module() -> None:
-    assert {task.family for task in all_tasks()} <= set(envs.FAMILIES)
+    assert {task.family for task in all_tasks()} <= set(registry.FAMILIES)
 
 
 @pytest.mark.parametrize("name", ["HalfCheetah-v4", "HalfCheetah-v5"])
@@ -252,7 +253,7 @@ def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch, na
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "mujoco", None)  # type: ignore[arg-type]
     with pytest.raises(UserError) as told:
-        envs.make(name, 1)
+        registry.make(name, 1)
     expected = f"{name}: needs the mujoco simulator (mujoco is missing): pip install 'warpsac[mujoco]'"
     assert str(told.value) == expected
     assert check_env(name) == [Finding("problem", expected.removeprefix(f"{name}: "))]
@@ -329,7 +330,7 @@ def test_check_env_of_built_in_tasks_and_unknown_ones() -> None:
 @pytest.mark.mujoco
 @pytest.mark.parametrize("task", MUJOCO_TASKS, ids=lambda task: task.name)
 def test_sizes_are_those_of_the_table(task: Any) -> None:
-    env = envs.make(task.name, 1)
+    env = registry.make(task.name, 1)
     spec = env.spec
     assert (spec.views.actor_dim, spec.views.critic_dim, spec.action_dim) == (
         task.actor_obs_dim, task.critic_obs_dim, task.action_dim,
@@ -346,7 +347,7 @@ def test_sizes_are_those_of_the_table(task: Any) -> None:
 
 @pytest.mark.mujoco
 def test_actions_reach_the_simulator_in_its_own_range() -> None:
-    env: Any = envs.make("Humanoid-v4", 1)
+    env: Any = registry.make("Humanoid-v4", 1)
     env.reset(0)
     action = np.linspace(-1, 1, 17, dtype=np.float32)
     step(env, action[None])
@@ -358,7 +359,7 @@ def test_actions_reach_the_simulator_in_its_own_range() -> None:
 def test_termination_and_truncation_with_their_true_last_observations() -> None:
     """Against the plain gymnasium environment: Hopper falls (terminated), HalfCheetah never (truncated)."""
     for task, ends in (("Hopper-v4", "terminated"), ("HalfCheetah-v4", "truncated")):
-        env, plain = envs.make(task, 1), gym.build_single(task)
+        env, plain = registry.make(task, 1), gym.build_single(task)
         np.testing.assert_array_equal(env.reset(5)[0], plain.reset(seed=reset_seed(5, 0))[0].astype(np.float32))
         rng = np.random.default_rng(0)
         length, terminated, truncated = 0, False, False
@@ -384,7 +385,7 @@ def test_termination_and_truncation_with_their_true_last_observations() -> None:
 @pytest.mark.parametrize("robot", ["HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid"])
 def test_state_of_mujoco_put_back_goes_on_exactly(robot: str, version: str) -> None:
     """Within an episode, with contacts; also in environments that were somewhere else before."""
-    env, other = (envs.make(f"{robot}-{version}", 2) for _ in range(2))
+    env, other = (registry.make(f"{robot}-{version}", 2) for _ in range(2))
     env.reset(3)
     roll(env, 27)
     state = env.get_state()
@@ -404,13 +405,13 @@ def test_a_mujoco_environment_of_somebody_else_is_not_taken_for_restorable() -> 
     from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 
     gymnasium.register("Pendulum-of-mine-v0", type("Mine", (InvertedPendulumEnv,), {"__module__": "mine"}))
-    assert not envs.make("Pendulum-of-mine-v0", 1).spec.restorable
-    assert envs.make("InvertedPendulum-v5", 1).spec.restorable
+    assert not registry.make("Pendulum-of-mine-v0", 1).spec.restorable
+    assert registry.make("InvertedPendulum-v5", 1).spec.restorable
 
 
 def test_every_probe_task_fits_the_contract() -> None:
     for name in probe.TASKS:
-        env = envs.make(name, 2)
+        env = registry.make(name, 2)
         assert env.reset(1).shape == (2, env.spec.views.obs_dim)
         result = step(env, np.zeros((2, env.spec.action_dim))).result
         assert result.obs.dtype == result.reward.dtype == np.float32

@@ -8,10 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from warpsac import envs, evaluate
-from warpsac.episodes import Episode, EpisodeLog, EpisodeTracker, summary
-from warpsac.signals import Interrupted
-from warpsac.tasks import Task, find
+from warpsac.envs import registry
+from warpsac.envs.tasks import Task, find
+from warpsac.training import evaluate
+from warpsac.training.episodes import Episode, EpisodeLog, EpisodeTracker, summary
+from warpsac.training.signals import Interrupted
 from warpsac.types import StepResult
 
 
@@ -54,7 +55,7 @@ def no_action(obs: np.ndarray) -> np.ndarray:
 )
 def test_short_episodes_do_not_displace_long_ones(episodes: int, expected: dict[int, list[int]]) -> None:
     Lengths.made = 0
-    env = envs.make("Lengths-v0", 3)
+    env = registry.make("Lengths-v0", 3)
     found = evaluate.run_episodes(env, no_action, episodes, seed=1)
     assert len(found) == episodes
     lengths: dict[int, list[int]] = {0: [], 1: [], 2: []}
@@ -66,7 +67,7 @@ def test_short_episodes_do_not_displace_long_ones(episodes: int, expected: dict[
 
 
 def test_the_same_seed_gives_the_same_result() -> None:
-    env = envs.make("probe-point", 3)
+    env = registry.make("probe-point", 3)
 
     def home(obs: np.ndarray) -> np.ndarray:
         return np.clip(-obs[:, :2] - 2 * obs[:, 2:], -1, 1)
@@ -86,15 +87,15 @@ def test_it_can_be_given_up() -> None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        evaluate.run_episodes(envs.make("probe-point", 2), lambda obs: np.zeros((2, 2)), 2, 0, on_step)
+        evaluate.run_episodes(registry.make("probe-point", 2), lambda obs: np.zeros((2, 2)), 2, 0, on_step)
     assert len(steps) == 4
 
 
 def test_an_episode_that_a_fault_broke_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpsac.envs import probe
+    from warpsac.envs.probes import host as probe
 
     monkeypatch.setattr(probe, "FAULTS", probe.FaultPlan(raise_at=frozenset({10})))
-    (episode,) = evaluate.run_episodes(envs.make("probe-faulty", 1), lambda obs: np.zeros((1, 2)), 1, 0)
+    (episode,) = evaluate.run_episodes(registry.make("probe-faulty", 1), lambda obs: np.zeros((1, 2)), 1, 0)
     assert episode.length == 25
     assert probe.FAULTS.steps == 9 + 1 + 25
 

@@ -19,17 +19,25 @@ import pytest
 
 import walker
 from runs import tiny
-from warpsac import cli, contract, envs, networks, ppo, rundir, sac, training
-from warpsac.config import LearnerConfig
-from warpsac.contract import Robot, Term
-from warpsac.envs import probe
+from warpsac import cli
+from warpsac.agents import networks
+from warpsac.agents.ppo import learner as ppo
+from warpsac.agents.sac import learner as sac
+from warpsac.config.ppo import PpoConfig
+from warpsac.config.schema import LearnerConfig
+from warpsac.deploy import describe as deploy
+from warpsac.deploy import export as command
+from warpsac.deploy import onnx_graph as network
+from warpsac.deploy.export import export
+from warpsac.deploy.sim2sim.policy import Policy, open_session
+from warpsac.envs import deploy_contract, registry
+from warpsac.envs.deploy_contract import Robot, Term
+from warpsac.envs.probes import host as probe
 from warpsac.envs.robots import Deployment, SceneFiles
 from warpsac.errors import UserError
-from warpsac.export import command, deploy, network
-from warpsac.export.command import export
-from warpsac.policy import LoadedPolicy, load_policy
-from warpsac.ppo_config import PpoConfig
-from warpsac.sim2sim.policy import Policy, open_session
+from warpsac.runs import run_folder
+from warpsac.runs.policy import LoadedPolicy, load_policy
+from warpsac.training import start as training
 from warpsac.types import ObsViews
 
 pytest.importorskip("mujoco")
@@ -258,7 +266,7 @@ def test_without_a_simulator_observations_are_drawn(run: Path, tmp_path: Path, m
     def refused(*arguments: Any) -> Any:
         raise UserError("no simulator here")
 
-    monkeypatch.setattr(envs, "make", refused)
+    monkeypatch.setattr(registry, "make", refused)
     done = export(run, tmp_path / "out")
     assert done.source == "drawn with the mean and spread of training, because no simulator here"
     assert (done.observations, done.error <= 1e-5) == (command.RECORDED, True)
@@ -285,10 +293,12 @@ def test_recorded_in_as_many_environments_as_there_can_be(
     run: Path, monkeypatch: pytest.MonkeyPatch, most: int | None, made: int
 ) -> None:
     counts: list[int] = []
-    make = envs.make
+    make = registry.make
     monkeypatch.setattr(probe, "most_envs", lambda: most, raising=False)
-    monkeypatch.setattr(envs, "make", lambda task, count, config: (counts.append(count), make(task, count, config))[1])
-    folder, policy = rundir.open_run(run), load_policy(run)
+    monkeypatch.setattr(
+        registry, "make", lambda task, count, config: (counts.append(count), make(task, count, config))[1]
+    )
+    folder, policy = run_folder.open_run(run), load_policy(run)
     obs, source = command.recorded_observations(folder, policy, None, lambda obs: obs)
     assert (counts, source) == ([made], "recorded on probe-point")
     assert obs.shape == (800 // made * made, 4)
@@ -326,7 +336,7 @@ def with_robot(run: Path, monkeypatch: pytest.MonkeyPatch) -> Robot:
     terms = tuple(term for term in walker.SENSING.observation if term.name in ("joint_pos_rel", "last_action"))
     robot = walker.robot(walker.SENSING._replace(observation=terms))
     found = Deployment(robot, SceneFiles(walker.scene(), {}))
-    monkeypatch.setattr(envs, "deployment", lambda task, config, steps: found)
+    monkeypatch.setattr(registry, "deployment", lambda task, config, steps: found)
     return robot
 
 
@@ -370,7 +380,7 @@ def test_a_robot_whose_files_are_missing_is_left_out_only_if_asked(
     def missing(*_: Any) -> None:
         raise UserError("needs its meshes")
 
-    monkeypatch.setattr(envs, "deployment", missing)
+    monkeypatch.setattr(registry, "deployment", missing)
     assert cli.main(["export", str(run), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err == "warpsac: needs its meshes; or export the policy alone with --without-robot\n"
     assert list(tmp_path.iterdir()) == []
@@ -381,7 +391,7 @@ def test_a_robot_whose_files_are_missing_is_left_out_only_if_asked(
 
 def test_a_robot_that_does_not_fit_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = Deployment(walker.robot(), SceneFiles(walker.scene(), {}))
-    monkeypatch.setattr(envs, "deployment", lambda task, config, steps: found)
+    monkeypatch.setattr(registry, "deployment", lambda task, config, steps: found)
     with pytest.raises(
         UserError, match="its robot has 22 observations and 2 joints, the policy was trained with 4 and 2"
     ):
@@ -455,21 +465,21 @@ def test_the_contract_observes_what_the_task_observes(
     import mujoco
     from mujoco import mjx
 
-    from warpsac.config import EnvConfig
-    from warpsac.envs import playground_tasks
-    from warpsac.sim2sim.robot import Simulated
+    from warpsac.config.schema import EnvConfig
+    from warpsac.deploy.sim2sim.robot import Simulated
+    from warpsac.envs.jax import playground_tasks
 
     with tarfile.open(MESHES) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.setenv(playground_tasks.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
-    found = envs.deployment(task)
+    found = registry.deployment(task)
     assert found is not None
     assert found.scene is not None
     robot = found.robot
-    entry = envs.lookup(task).task
+    entry = registry.lookup(task).task
     assert entry is not None
     assert (robot.observation_size, len(robot.joints)) == (entry.actor_obs_dim, entry.action_dim)
-    assert contract.from_plain(contract.to_plain(robot), task) == robot
+    assert deploy_contract.from_plain(deploy_contract.to_plain(robot), task) == robot
     # Their motors take the angles that the joints have.
     assert (robot.target_low, robot.target_high) == (robot.joint_low, robot.joint_high)
     assert len(robot.joint_low) == len(robot.joints)

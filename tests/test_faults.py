@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 
 from runs import WARMUP, assert_same_run, rows_of, state_of, tiny
-from warpsac import checkpoint, cli, training
-from warpsac.config import Config
-from warpsac.engine import Engine
-from warpsac.envs import SimulatorFailed, make, probe
+from warpsac import cli
+from warpsac.config.schema import Config
+from warpsac.config.validation import to_json
+from warpsac.envs.contract import SimulatorFailed
+from warpsac.envs.probes import host as probe
+from warpsac.envs.registry import make
 from warpsac.errors import TrainingStopped
-from warpsac.host_loop import HostLoop
-from warpsac.validation import to_json
+from warpsac.runs import checkpoint
+from warpsac.training import start as training
+from warpsac.training.engine import Engine
+from warpsac.training.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -321,7 +325,7 @@ def test_a_full_disk_at_a_checkpoint(
 def test_a_full_disk_at_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from warpsac import rowfiles
+    from warpsac.runs import rowfiles
 
     write = rowfiles._write
 

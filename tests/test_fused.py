@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import quick
-from warpsac import interaction
-from warpsac.config import Config, EnvConfig, LearnerConfig, ReplayConfig
-from warpsac.envs import SimulatorFailed, probe_native
-from warpsac.fused import FusedEngine
-from warpsac.native import reset_keys
+from warpsac.agents.sac import algorithm as interaction
+from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
+from warpsac.envs.contract import SimulatorFailed
+from warpsac.envs.probes import jax as probe_native
 from warpsac.replay.ring import indices, random_words
+from warpsac.training.fused import FusedEngine
+from warpsac.training.native import reset_keys
 
 CONFIG = Config(
     task="probe-native",

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from runs import assert_same_run, rows_of, state_of, tiny
-from warpsac import rowfiles, training
-from warpsac.config import Config
+from warpsac.config.schema import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
-from warpsac.fused_loop import FusedLoop
+from warpsac.runs import rowfiles
+from warpsac.training import start as training
+from warpsac.training.fused_loop import FusedLoop
 
 
 def native(out: Path, **changes: Any) -> Config:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from stepping import assert_goes_on_exactly, assert_same_steps, roll
-from warpsac import envs, tasks
-from warpsac.config import EnvConfig
-from warpsac.envs import humanoidbench
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry, tasks
+from warpsac.envs.host import humanoidbench
 from warpsac.errors import UserError
 
 pytest.importorskip("mujoco")
@@ -116,7 +116,7 @@ def fake(apart: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_checkout_is_imported_without_what_it_does_not_need(fake: Path) -> None:
     path_before = list(sys.path)
-    env: Any = envs.make("h1-walk-v0", 1)
+    env: Any = registry.make("h1-walk-v0", 1)
     assert (env.spec.family, env.spec.views.obs_dim, env.spec.action_dim) == ("humanoidbench", 5, 1)
     assert (env.spec.episode_limit, env.spec.has_success, env.spec.restorable) == (1000, False, True)
     assert sys.path == path_before
@@ -129,12 +129,12 @@ def test_a_checkout_is_imported_without_what_it_does_not_need(fake: Path) -> Non
 
 def test_the_setting_wins_over_the_variable(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(humanoidbench.CHECKOUT_VARIABLE, "/nowhere")
-    assert envs.make("h1-walk-v0", 1, EnvConfig(humanoidbench=str(fake))).spec.action_dim == 1
+    assert registry.make("h1-walk-v0", 1, EnvConfig(humanoidbench=str(fake))).spec.action_dim == 1
 
 
 def test_random_numbers_of_an_environment_are_its_own(fake: Path) -> None:
     """Draws from the global generator neither leak out nor in, and environments do not share them."""
-    env, alone = envs.make("h1-walk-v0", 2, EnvConfig(episode_limit=7)), envs.make("h1-walk-v0", 1)
+    env, alone = registry.make("h1-walk-v0", 2, EnvConfig(episode_limit=7)), registry.make("h1-walk-v0", 1)
     np.random.seed(1)  # noqa: NPY002
     expected = np.random.uniform(size=3)  # noqa: NPY002
     np.random.seed(1)  # noqa: NPY002
@@ -150,21 +150,21 @@ def test_random_numbers_of_an_environment_are_its_own(fake: Path) -> None:
 
 def test_state_put_back_goes_on_exactly_in_the_stand_in(fake: Path) -> None:
     config = EnvConfig(episode_limit=40)
-    assert_goes_on_exactly(envs.make("h1-walk-v0", 2, config), envs.make("h1-walk-v0", 2, config))
+    assert_goes_on_exactly(registry.make("h1-walk-v0", 2, config), registry.make("h1-walk-v0", 2, config))
 
 
 def test_the_commit_of_a_checkout_is_recorded(fake: Path) -> None:
-    assert humanoidbench.PACKAGE not in envs.make("h1-walk-v0", 1).spec.versions
+    assert humanoidbench.PACKAGE not in registry.make("h1-walk-v0", 1).spec.versions
     for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm one"):
         subprocess.run(["git", *command.split()], cwd=fake, check=True)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=fake, check=True, capture_output=True, text=True)
-    assert envs.make("h1-walk-v0", 1).spec.versions[humanoidbench.PACKAGE] == commit.stdout.strip()
+    assert registry.make("h1-walk-v0", 1).spec.versions[humanoidbench.PACKAGE] == commit.stdout.strip()
 
 
 def test_what_is_wrong_with_a_checkout_is_told_in_one_line(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def told(name: str = "h1-walk-v0", **settings: Any) -> str:
         with pytest.raises(UserError) as error:
-            envs.make(name, 1, EnvConfig(**settings))
+            registry.make(name, 1, EnvConfig(**settings))
         assert "\n" not in str(error.value)
         return str(error.value)
 
@@ -189,9 +189,9 @@ def test_a_checkout_that_fails_to_import_can_be_tried_again(fake: Path) -> None:
     text = table.read_text()
     table.write_text("1 / 0")
     with pytest.raises(UserError, match="h1-walk-v0: cannot be made: ZeroDivisionError"):
-        envs.make("h1-walk-v0", 1)
+        registry.make("h1-walk-v0", 1)
     table.write_text(text + "\n# mended\n")
-    assert envs.make("h1-walk-v0", 1).spec.action_dim == 1
+    assert registry.make("h1-walk-v0", 1).spec.action_dim == 1
 
 
 # --- a real checkout
@@ -202,12 +202,12 @@ real = [pytest.mark.humanoidbench, pytest.mark.skipif(not CHECKOUT, reason="WARP
 @pytest.mark.parametrize("name", [pytest.param(name, marks=real) for name in NAMES])
 def test_benchmark_tasks_of_a_real_checkout(name: str) -> None:
     config = EnvConfig(episode_limit=40)
-    env = envs.make(name, 1, config)
+    env = registry.make(name, 1, config)
     assert env.spec.restorable
     assert (env.spec.action_low, env.spec.control_hz) == ((-1.0,) * 19, 50.0)
-    assert_goes_on_exactly(env, envs.make(name, 1, config))
+    assert_goes_on_exactly(env, registry.make(name, 1, config))
 
 
 @pytest.mark.parametrize("name", [pytest.param("h1hand-basketball-v0", marks=real)])
 def test_a_task_with_a_longer_memory_is_not_taken_for_restorable(name: str) -> None:
-    assert not envs.make(name, 1).spec.restorable
+    assert not registry.make(name, 1).spec.restorable

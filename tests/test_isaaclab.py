@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import isaac_assets
-from warpsac import tasks
+from warpsac.envs import tasks
 
 pytest.importorskip("isaaclab", reason="needs IsaacLab: make test-isaaclab")
-from warpsac.envs.isaaclab import find_id
+from warpsac.envs.torch.isaaclab import find_id
 
 HEAD = """
 import json

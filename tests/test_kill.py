@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runs import assert_same_run, rows_of
-from warpsac import checkpoint
+from warpsac.runs import checkpoint
 
 KILLS = 20
 EARLY = 4  # of them at any moment from the start of the program: import, warm-up, compilation

@@ -12,7 +12,7 @@ import scipy.stats
 
 import quick
 import slow_learner
-from warpsac import losses
+from warpsac.agents.sac import losses
 
 target_distribution = jax.jit(losses.target_distribution, static_argnames="least_discount")
 

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
-from warpsac import envs, rundir, tasks, training
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.deploy.export import RECORDED, recorded_observations
+from warpsac.envs import registry, tasks
 from warpsac.errors import ConfigError, UserError
-from warpsac.export.command import RECORDED, recorded_observations
-from warpsac.policy import load_policy
+from warpsac.runs import run_folder
+from warpsac.runs.policy import load_policy
+from warpsac.training import start as training
 
 pytest.importorskip("mani_skill", reason="needs ManiSkill: make test-maniskill")
-from warpsac.envs import maniskill
+from warpsac.envs.torch import maniskill
 
 # ManiSkill and what it imports warn about themselves.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
@@ -29,7 +31,7 @@ DOWNLOADED = ("PickSingleYCB-v1",)  # its objects come from a network
 @pytest.fixture(scope="module", autouse=True)
 def _vulkan() -> None:
     try:
-        envs.make_torch("PullCube-v1", 1).close()
+        registry.make_torch("PullCube-v1", 1).close()
     except UserError as error:
         if "needs Vulkan" not in str(error):
             raise
@@ -39,7 +41,7 @@ def _vulkan() -> None:
 @pytest.mark.parametrize("task", TABLE, ids=lambda task: task.name)
 def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
     try:
-        made = envs.make_torch(task.name, 1)
+        made = registry.make_torch(task.name, 1)
     except UserError as error:
         if task.name in DOWNLOADED and "its assets cannot be fetched here" in str(error):
             pytest.skip(str(error))
@@ -52,7 +54,7 @@ def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
 
 
 def test_episodes_run_to_their_limit_and_keep_their_last_observation() -> None:
-    made = envs.make_torch("PullCube-v1", 1, EnvConfig(episode_limit=7))
+    made = registry.make_torch("PullCube-v1", 1, EnvConfig(episode_limit=7))
     first = np.asarray(made.reset(3))
     kept = []
     for _ in range(15):
@@ -86,7 +88,7 @@ def test_it_trains(tmp_path: Path) -> None:
     assert int(state_of(run)["info/updates"]) == 300 - 50 - 1
     # Exported it would be held against observations of the one environment that a CPU can simulate.
     policy = load_policy(run)
-    obs, source = recorded_observations(rundir.open_run(run), policy, None, policy)
+    obs, source = recorded_observations(run_folder.open_run(run), policy, None, policy)
     assert (obs.shape, source) == ((RECORDED, policy.agent.views.actor_dim), "recorded on PullCube-v1")
 
 
@@ -107,7 +109,7 @@ def test_ppo_trains(tmp_path: Path) -> None:
 
 def test_what_a_cpu_cannot_do_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"simulates one environment on a CPU, not 2: --env\.num-envs 1"):
-        envs.make_torch("PullCube-v1", 2)
+        registry.make_torch("PullCube-v1", 2)
     config = tiny(tmp_path, task="PullCube-v1", env={"num_envs": 1}, eval={"episodes": 2, "num_envs": 2})
     with pytest.raises(ConfigError, match=r"eval\.num_envs = 2: must be at most 1"):
         training.train(config)

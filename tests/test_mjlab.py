@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
-from warpsac import envs, tasks, training
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry, tasks
 from warpsac.errors import UserError
-from warpsac.policy import load_policy
+from warpsac.runs.policy import load_policy
+from warpsac.training import start as training
 
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
-from warpsac.envs import mjlab
-from warpsac.envs.torch_base import LOSES_LAST, TorchEnvs
+from warpsac.envs.torch import mjlab
+from warpsac.envs.torch.base import LOSES_LAST, TorchEnvs
 
 # MJLab and what it imports warn about themselves.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
@@ -39,7 +40,7 @@ FLAT, ROUGH = (f"Mjlab-Velocity-{ground}-Unitree-Go1" for ground in ("Flat", "Ro
 
 @pytest.mark.parametrize("task", TABLE, ids=lambda task: task.name)
 def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
-    made = envs.make_torch(task.name, 2)
+    made = registry.make_torch(task.name, 2)
     spec = made.spec
     assert (spec.views.actor_dim, spec.views.critic_dim) == (task.actor_obs_dim, task.critic_obs_dim)
     assert (spec.views.obs_dim, spec.action_dim, spec.episode_limit) == (task.critic_obs_dim, task.action_dim, 1000)
@@ -169,25 +170,25 @@ def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     from mjlab.tasks import registry
 
     name = "Unitree-G1-Flat"
-    assert envs.lookup(name).family == "sim2real"
+    assert registry.lookup(name).family == "sim2real"
     with pytest.raises(UserError, match=r"Unitree-G1-Flat is a task of unitree_rl_mjlab, for mjlab 1\.2\.0: install"):
-        envs.make_torch(name, 2)
+        registry.make_torch(name, 2)
     package = types.ModuleType("src")
     module = types.ModuleType("src.tasks")
     monkeypatch.setitem(sys.modules, "src", package)
     monkeypatch.setitem(sys.modules, "src.tasks", module)
     monkeypatch.setattr(mjlab, "_is_installed", lambda distribution: True)
     monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {name: registry._REGISTRY[CUBE]})
-    assert envs.make_torch(name, 2).spec.views.actor_dim == 29
+    assert registry.make_torch(name, 2).spec.views.actor_dim == 29
 
 
 def test_what_is_not_there_is_said() -> None:
     with pytest.raises(UserError, match=r"Mjlab-Nothing: the installed mjlab .* has no such task; it has .*Mjlab-Lift"):
-        envs.make_torch("Mjlab-Nothing", 2)
+        registry.make_torch("Mjlab-Nothing", 2)
     with pytest.raises(UserError, match=r"env\.cameras = True: Mjlab-Lift-Cube-Yam has no camera"):
-        envs.make_torch(CUBE, 2, EnvConfig(cameras=True))
+        registry.make_torch(CUBE, 2, EnvConfig(cameras=True))
     with pytest.raises(UserError, match="Mjlab-Tracking-Flat-Unitree-G1: follows a recorded motion"):
-        envs.make_torch("Mjlab-Tracking-Flat-Unitree-G1", 2)
+        registry.make_torch("Mjlab-Tracking-Flat-Unitree-G1", 2)
     if OLD:
         with pytest.raises(UserError, match=rf"{NOT_IN_OLD}: the installed mjlab 1\.2\.0 has no such task"):
-            envs.make_torch(NOT_IN_OLD, 2)
+            registry.make_torch(NOT_IN_OLD, 2)

@@ -16,16 +16,18 @@ import pytest
 
 import walker
 from runs import tiny
-from warpsac import cli, contract, envs, training
-from warpsac.config import EnvConfig
-from warpsac.contract import Term
+from warpsac import cli
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import deploy_contract, registry
+from warpsac.envs.deploy_contract import Term
 from warpsac.envs.robots import ASSETS, Deployment
+from warpsac.training import start as training
 
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
-from warpsac.envs import mjlab, mjlab_robots
-from warpsac.sim2sim.robot import Simulated
+from warpsac.deploy.sim2sim.robot import Simulated
+from warpsac.envs.torch import mjlab, mjlab_robots
 
 # MJLab and what it imports warn about themselves.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
@@ -82,7 +84,7 @@ def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="module")
 def g1() -> Deployment:
-    found = envs.deployment(G1)
+    found = registry.deployment(G1)
     assert found is not None
     return found
 
@@ -128,11 +130,11 @@ def test_the_g1_by_its_model_and_its_settings(g1: Deployment) -> None:
     assert robot.observation_size == 99
     assert robot.obstacle is None
     assert {"push_robot (every 1 to 3 s)", "foot_friction (startup)", "reset_base (reset)"} <= set(robot.disturbances)
-    assert contract.from_plain(json.loads(json.dumps(contract.to_plain(robot))), "file") == robot
+    assert deploy_contract.from_plain(json.loads(json.dumps(deploy_contract.to_plain(robot))), "file") == robot
 
 
 def test_unitree_g1_flat_has_98_numbers_in_the_robots_order(unitree: str) -> None:
-    found = envs.deployment(unitree)
+    found = registry.deployment(unitree)
     assert found is not None
     robot = found.robot
     assert (robot.base, robot.observation, robot.gait) == walker.UNITREE_G1_FLAT
@@ -142,7 +144,7 @@ def test_unitree_g1_flat_has_98_numbers_in_the_robots_order(unitree: str) -> Non
 
 
 def test_a_term_that_only_the_task_computes_is_named() -> None:
-    found = envs.deployment(GO1)
+    found = registry.deployment(GO1)
     assert found is not None
     assert found.scene is None
     *known, scan = found.robot.observation
@@ -153,13 +155,13 @@ def test_a_term_that_only_the_task_computes_is_named() -> None:
     assert found.robot.observation_size == 235
     assert found.robot.obstacle == "it observes height_scan, which only the task's own code computes"
     # The stages of its curriculum count steps of each environment.
-    later = envs.deployment(GO1, steps=10**6)
+    later = registry.deployment(GO1, steps=10**6)
     assert later is not None
     assert later.robot.command_high[0] > found.robot.command_high[0] > 0
 
 
 def test_an_arm_has_joints_that_are_not_driven() -> None:
-    found = envs.deployment(CUBE)
+    found = registry.deployment(CUBE)
     assert found is not None
     robot = found.robot
     driven = ("joint1", "joint2", "joint3", "joint4", "joint5", "joint6", "left_finger")
@@ -217,7 +219,7 @@ def test_all_that_a_term_of_the_tasks_own_is_told() -> None:
 @pytest.mark.parametrize("which", [G1, UNITREE])
 def test_the_contract_observes_what_the_environment_observes(which: str, unitree: str) -> None:
     """Our observation in plain MuJoCo against MJLab's own of the same states, over several control steps."""
-    found = envs.deployment(which)
+    found = registry.deployment(which)
     assert found is not None
     world = world_of(found)
     world.reset()
@@ -258,7 +260,7 @@ def test_export_writes_it(
         pytest.importorskip(module)
     import yaml
 
-    from warpsac.sim2sim.policy import Policy
+    from warpsac.deploy.sim2sim.policy import Policy
 
     config = tiny(tmp_path, task=unitree, env={"num_envs": 2, "episode_limit": 10}, total_steps=20, learning_starts=10,
                   eval={"every": 0, "episodes": 1, "num_envs": 1}, checkpoint={"every": 0})  # fmt: skip

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from stepping import assert_goes_on_exactly, roll, step
-from warpsac import envs, play, tasks
-from warpsac.config import EnvConfig
-from warpsac.episodes import EpisodeTracker
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import contract, registry, tasks
 from warpsac.errors import UserError
+from warpsac.training.episodes import EpisodeTracker
+from warpsac.watch import play
 
 pytest.importorskip("myosuite")
-from warpsac.envs import myosuite
+from warpsac.envs.host import myosuite
 
 pytestmark = pytest.mark.myosuite
 NAMES = [task.name for task in tasks.benchmark_tasks() if task.family == "myosuite"]
@@ -27,19 +28,19 @@ def test_every_benchmark_name_has_an_id() -> None:
     assert list(myosuite.BENCHMARK) == NAMES
     for name, env_id in myosuite.BENCHMARK.items():
         assert env_id.endswith("Random-v0" if name.endswith("-hard") else "Fixed-v0")
-        assert envs.lookup(env_id) == envs.Target(env_id, "myosuite", None)
-        assert envs.lookup(env_id).regime == "limited"
+        assert registry.lookup(env_id) == registry.Target(env_id, "myosuite", None)
+        assert registry.lookup(env_id).regime == "limited"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_put_back_goes_on_exactly(name: str) -> None:
     config = EnvConfig(episode_limit=40)
-    assert_goes_on_exactly(envs.make(name, 1, config), envs.make(name, 1, config))
+    assert_goes_on_exactly(registry.make(name, 1, config), registry.make(name, 1, config))
 
 
 @pytest.mark.parametrize("name", NAMES[::2])
 def test_limits_and_success(name: str) -> None:
-    env = envs.make(name, 1)
+    env = registry.make(name, 1)
     assert env.spec.episode_limit == LIMITS[name.removeprefix("myo-")]
     assert (env.spec.has_success, env.spec.restorable) == (True, True)
     assert {"myosuite", "mujoco"} <= env.spec.versions.keys()
@@ -50,10 +51,10 @@ def test_limits_and_success(name: str) -> None:
 
 def test_parts_of_the_observation_by_name() -> None:
     """In their order: angles come first, fingertips in the middle, muscles last."""
-    env = envs.make("myo-reach", 1)
+    env = registry.make("myo-reach", 1)
     assert env.spec.terms == (("qpos", 23), ("qvel", 23), ("tip_pos", 15), ("reach_err", 15), ("act", 39))
     (obs,) = env.reset(0)
-    assert isinstance(env, envs.HasScene)
+    assert isinstance(env, contract.HasScene)
     scene = env.scene()
     assert scene is not None
     tips = [scene.data.site(f"{finger}tip_r").xpos for finger in ("TH", "IF", "MF", "RF", "LF")]
@@ -70,7 +71,7 @@ def test_the_published_reach_task_is_stricter_than_version_three() -> None:
 
 def test_success_is_what_the_task_calls_solved_at_any_step() -> None:
     """A key turned by hand beyond its goal (pi) and back again: the episode counts as a success."""
-    env: Any = envs.make("myo-key-turn", 1, EnvConfig(episode_limit=3))
+    env: Any = registry.make("myo-key-turn", 1, EnvConfig(episode_limit=3))
     env.reset(0)
     data, tracker, flags = env._envs[0].unwrapped.data, EpisodeTracker(1), []
     for angle in (0.0, 4.0, 0.0):
@@ -83,7 +84,7 @@ def test_success_is_what_the_task_calls_solved_at_any_step() -> None:
 
 
 def test_tasks_with_a_longer_memory_are_not_taken_for_restorable() -> None:
-    env = envs.make("myoFatiElbowPose1D6MRandom-v0", 1)
+    env = registry.make("myoFatiElbowPose1D6MRandom-v0", 1)
     assert not env.spec.restorable
     assert env.get_state() is None
     env.reset(0)
@@ -99,7 +100,7 @@ def test_names() -> None:
 
 
 def test_builders_travel_to_other_processes() -> None:
-    env: Any = envs.make("myo-pose-hard", 1)
+    env: Any = registry.make("myo-pose-hard", 1)
     again = pickle.loads(pickle.dumps((env.recipe.build, env.recipe.success_of)))
     assert again[0]().spec.id == "myoHandPoseRandom-v0"
     assert again[1]({"solved": True})
@@ -110,7 +111,7 @@ def test_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     if gl is None:
         pytest.skip("MuJoCo cannot draw on this machine")
     monkeypatch.setenv("MUJOCO_GL", gl)
-    env = envs.make("myo-reach", 1, render=True)
+    env = registry.make("myo-reach", 1, render=True)
     env.reset(0)
     assert env.render().shape == (480, 640, 3)
     assert np.ptp(env.render()) > 50

@@ -11,8 +11,8 @@ import pytest
 
 import quick
 import slow_learner
-from warpsac import networks
-from warpsac.networks import Affine, Moments, Network, TrunkMoments
+from warpsac.agents import networks
+from warpsac.agents.networks import Affine, Moments, Network, TrunkMoments
 
 OBS, ACTION, WIDTH, EXPANSION, ATOMS = 3, 2, 6, 2, 11
 

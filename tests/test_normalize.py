@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpsac import normalize
-from warpsac.normalize import RewardScale
+from warpsac.agents import normalize
+from warpsac.agents.normalize import RewardScale
 
 GAMMA = 0.5
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from warpsac.parcel import pack, unpack
+from warpsac.training.packed_arrays import pack, unpack
 from warpsac.types import StepResult
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 
+from warpsac.config.command_line import in_a_line, parse
 from warpsac.errors import UserError
-from warpsac.parsing import in_a_line, parse
 
 
 @dataclass(frozen=True)

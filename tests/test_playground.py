@@ -12,13 +12,17 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, tiny
-from warpsac import api, curve, envs, evaluate, play, rowfiles, tasks, training
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.config.validation import override
+from warpsac.envs import registry, tasks
 from warpsac.errors import UserError
-from warpsac.validation import override
+from warpsac.runs import curve, rowfiles
+from warpsac.training import api, evaluate
+from warpsac.training import start as training
+from warpsac.watch import play
 
 pytest.importorskip("mujoco_playground")
-from warpsac.envs import playground, playground_tasks
+from warpsac.envs.jax import playground, playground_tasks
 
 # Playground and what it imports warn about themselves on import and at their first steps.
 pytestmark = [
@@ -45,7 +49,7 @@ def test_spec_of_a_control_suite_task(cartpole: playground.PlaygroundEnvs) -> No
     assert (spec.views.obs_dim, spec.views.actor_dim, spec.action_dim, spec.episode_limit) == (5, 5, 1, 1000)
     assert spec.lockstep
     assert {"playground", "mujoco", "mujoco-mjx"} <= spec.versions.keys()
-    target = envs.lookup("CartpoleBalance")
+    target = registry.lookup("CartpoleBalance")
     assert (target.family, target.regime, target.native) == ("playground", "abundant", True)
 
 
@@ -104,7 +108,7 @@ def test_length_of_episodes_and_repeated_actions_are_the_tasks_own(
 
 def test_judged_episodes_all_begin_anew() -> None:
     """In training an environment returns to its own first state; six episodes in two would be two, counted thrice."""
-    env = envs.make("CartpoleBalance", 2, EnvConfig(num_envs=2, episode_limit=20))
+    env = registry.make("CartpoleBalance", 2, EnvConfig(num_envs=2, episode_limit=20))
     policy = lambda obs: np.zeros((len(obs), 1), np.float32)
     returns = [one.total for one in evaluate.run_episodes(env, policy, 6, seed=3, max_broken=2)]
     assert len(set(returns)) == len(returns) == 6
@@ -166,7 +170,7 @@ def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
     assert [row["length_mean"] for row in rows] == [1000.0] * len(rows)
     assert all(0 <= row["return_mean"] <= 1000 for row in rows)
     if play.find_gl() is not None:
-        from warpsac.policy import load_policy
+        from warpsac.runs.policy import load_policy
 
         video = tmp_path / "cartpole.mp4"
         play.record(load_policy(whole), "CartpoleBalance", video, steps=10, seed=0)
@@ -210,7 +214,7 @@ def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest
         archive.extractall(tmp_path, filter="data")
     monkeypatch.setenv(playground_tasks.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
     env = playground.make("G1JoystickFlatTerrain", 2, EnvConfig(num_envs=2))
-    task = envs.lookup("G1JoystickFlatTerrain").task
+    task = registry.lookup("G1JoystickFlatTerrain").task
     assert task is not None
     views = env.spec.views
     assert (views.actor_dim, views.critic_dim, env.spec.action_dim) == (

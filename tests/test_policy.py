@@ -15,10 +15,13 @@ import pytest
 
 import warpsac
 from runs import tiny
-from warpsac import api, checkpoint, play, training
+from warpsac.config.validation import to_json
 from warpsac.errors import UserError
-from warpsac.host_loop import HostLoop
-from warpsac.validation import to_json
+from warpsac.runs import checkpoint
+from warpsac.training import api
+from warpsac.training import start as training
+from warpsac.training.host_loop import HostLoop
+from warpsac.watch import play
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,13 @@ import pytest
 
 import products
 import quick
-from warpsac import normalize, ppo, ppo_losses
-from warpsac.mlp import init_mlp, mlp_apply
-from warpsac.networks import FORMATS
-from warpsac.ppo import Agent, Networks, Rollout, Samples
-from warpsac.ppo_config import PpoConfig
+from warpsac.agents import normalize
+from warpsac.agents.networks import FORMATS
+from warpsac.agents.ppo import learner as ppo
+from warpsac.agents.ppo import losses as ppo_losses
+from warpsac.agents.ppo.learner import Agent, Networks, Rollout, Samples
+from warpsac.agents.ppo.networks import init_mlp, mlp_apply
+from warpsac.config.ppo import PpoConfig
 from warpsac.types import ObsViews
 
 VIEWS = ObsViews(obs_dim=5, actor_dim=3, critic_start=1)

@@ -12,18 +12,21 @@ import numpy as np
 import pytest
 
 from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of, tiny_ppo
-from warpsac import checkpoint, envs, resuming, rundir, training
-from warpsac.config import Config
+from warpsac.agents.ppo.learner import Rollout
+from warpsac.config.profiles import resolve
+from warpsac.config.schema import Config
+from warpsac.envs import registry
 from warpsac.errors import ConfigError, TrainingStopped, UserError
-from warpsac.policy import load_policy
-from warpsac.ppo import Rollout
-from warpsac.ppo_engine import Keys, Trained
-from warpsac.ppo_loop import HostPpoLoop, TorchPpoLoop
-from warpsac.profiles import resolve
-from warpsac.torch_loop import TorchLoop
+from warpsac.runs import checkpoint, run_folder
+from warpsac.runs.policy import load_policy
+from warpsac.training import resuming
+from warpsac.training import start as training
+from warpsac.training.ppo_engine import Keys, Trained
+from warpsac.training.ppo_loop import HostPpoLoop, TorchPpoLoop
+from warpsac.training.torch_loop import TorchLoop
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
-from warpsac.envs import probe_torch
+from warpsac.envs.probes import torch as probe_torch
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -65,7 +68,7 @@ def test_it_drives_the_point_home(tmp_path: Path) -> None:
     assert after["eval/success"] == 1
     policy = load_policy(run)
     assert (policy.agent.views.actor_dim, policy.agent.views.critic_dim) == (4, 6)
-    obs = envs.make("probe-torch-critic", 2).reset(0)
+    obs = registry.make("probe-torch-critic", 2).reset(0)
     action = policy.normalized(obs)
     np.testing.assert_allclose(policy(obs), 2 * action, rtol=1e-6)  # the probe's own range is -2 to 2
     assert np.array_equal(policy.normalized(obs[:, :4]), action)  # the actor's part will do
@@ -176,7 +179,7 @@ def test_a_resumed_run_cuts_its_episodes_and_always_goes_on_alike(tmp_path: Path
     (run,) = training.train(tiny_ppo(tmp_path, task="probe-torch", stop_at=90)).runs
     saved, twin = state_of(run), tmp_path / "twin"
     shutil.copytree(run, twin)
-    opened = rundir.open_run(run)
+    opened = run_folder.open_run(run)
     with TorchPpoLoop(opened.config, [opened]) as loop:
         loop.start(checkpoints=resuming.find_checkpoints([opened]))
         taken_up = jax.device_get((loop.engine.learner.networks, loop.engine.learner.adam))

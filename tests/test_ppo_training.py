@@ -17,17 +17,22 @@ import pytest
 import quick
 from runs import POINT_HOME, assert_same_run, rows_of, state_of
 from runs import tiny_ppo as tiny
-from warpsac import checkpoint, envs, ppo, ppo_engine, rowfiles, rundir, training
+from warpsac.agents.ppo import learner as ppo
 from warpsac.bench import programs, suite
-from warpsac.config import Config
-from warpsac.envs import probe, probe_native
+from warpsac.config.profiles import resolve
+from warpsac.config.schema import Config
+from warpsac.config.validation import from_json, override, to_json, validate
+from warpsac.envs import registry
+from warpsac.envs.probes import host as probe
+from warpsac.envs.probes import jax as probe_native
 from warpsac.errors import ConfigError, TrainingStopped, UserError
-from warpsac.policy import load_policy
-from warpsac.ppo_engine import FusedPpoEngine
-from warpsac.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
-from warpsac.profiles import resolve
 from warpsac.report.groups import Group, group_of
-from warpsac.validation import from_json, override, to_json, validate
+from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.runs.policy import load_policy
+from warpsac.training import ppo_engine
+from warpsac.training import start as training
+from warpsac.training.ppo_engine import FusedPpoEngine
+from warpsac.training.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -210,7 +215,7 @@ def test_rows_evaluations_and_checkpoints_are_where_they_belong(uninterrupted: A
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [0, 60, 120, 180]
     assert checkpoint.steps(run / "checkpoints") == [135, 180]
     assert set(ppo.METRIC_NAMES) | {"reward/scale", "faults/count"} <= rows[1].keys()
-    assert run.name == f"{rundir.open_run(run).config.task}-ppo-seed1"
+    assert run.name == f"{run_folder.open_run(run).config.task}-ppo-seed1"
     state = state_of(run)
     assert int(state["info/updates"]) == int(state["learner/updates"]) == 12 * 2 * 3
 
@@ -265,7 +270,7 @@ def test_the_saved_policy_acts_as_in_training(uninterrupted: Any, kind: str) -> 
     assert described.layers[0].kernel.shape == (policy.agent.views.actor_dim, 8)
     high = np.asarray(policy.info["action_high"])
     np.testing.assert_allclose(policy(obs), action * high, rtol=1e-6)
-    found = envs.make(rundir.open_run(run).config.task, 2).reset(0)
+    found = registry.make(run_folder.open_run(run).config.task, 2).reset(0)
     assert policy.normalized(found).shape == (2, 2)
 
 

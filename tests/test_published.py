@@ -8,11 +8,11 @@ from importlib import resources
 
 import pytest
 
-from warpsac import published
-from warpsac.profiles import VARIANTS
+from warpsac.config.profiles import VARIANTS
+from warpsac.envs import published
+from warpsac.envs.tasks import benchmark_tasks
 from warpsac.report.runs import published_runs
 from warpsac.report.study import Study, make_study
-from warpsac.tasks import benchmark_tasks
 
 
 def test_every_task_of_the_table_but_the_robot_has_curves() -> None:

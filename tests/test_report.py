@@ -14,8 +14,8 @@ import pytest
 
 from run_folders import write_run
 from warpsac import cli
-from warpsac.profiles import VARIANTS
-from warpsac.provenance import own_version
+from warpsac.config.profiles import VARIANTS
+from warpsac.config.provenance import own_version
 from warpsac.report import tables
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.page import COLOURS, colours, render

@@ -14,7 +14,7 @@ import pytest
 import chromium
 from run_folders import write_run
 from warpsac import cli
-from warpsac.profiles import VARIANTS
+from warpsac.config.profiles import VARIANTS
 from warpsac.report import runs
 from warpsac.report.command import write
 from warpsac.report.study import make_study

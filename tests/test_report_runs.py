@@ -16,13 +16,14 @@ import pytest
 
 from run_folders import config_of, write_run
 from runs import tiny
-from warpsac import checkpoint, rowfiles, rundir, training
+from warpsac.config.provenance import own_version
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.plan import Planned
-from warpsac.provenance import own_version
 from warpsac.report.groups import Group, group_of
 from warpsac.report.missing import Missing, find_missing
 from warpsac.report.runs import Run, collect, common_changes, read_run
+from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.runs.bench_plan import Planned
+from warpsac.training import start as training
 
 END = 1_000_000
 FULL = [(0, 0.0, 1.0), (END // 2, 500.0, 100.0), (END, 800.0, 200.0)]
@@ -161,16 +162,16 @@ def test_a_half_written_last_line_is_no_damage(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", ["", "{}x", '{"task": "dog-run", "telepathy": true}', '{"seeds": [1, 2]}'])
 def test_a_config_that_cannot_be_read(tmp_path: Path, config: str) -> None:
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
-    (folder / rundir.CONFIG).write_text(config)
+    (folder / run_folder.CONFIG).write_text(config)
     run = the_run(folder)
     assert (run.status, run.group, run.seed, run.task) == ("damaged", None, None, "?")
-    assert str(folder / rundir.CONFIG) in run.detail
+    assert str(folder / run_folder.CONFIG) in run.detail
 
 
 @pytest.mark.parametrize("meta", ["", "[]", '{"git": "abc", "versions": [1], "accelerators": 5, "resumes": 7}'])
 def test_a_broken_meta_file_costs_only_what_it_says(tmp_path: Path, meta: str) -> None:
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
-    (folder / rundir.META).write_text(meta)
+    (folder / run_folder.META).write_text(meta)
     run = the_run(folder)
     assert run.finished
     assert run.resumes == 0
@@ -179,7 +180,7 @@ def test_a_broken_meta_file_costs_only_what_it_says(tmp_path: Path, meta: str) -
 
 def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2])
-    hold = "from pathlib import Path; import sys, time; from warpsac import rundir\n"
+    hold = "from pathlib import Path; import sys, time; from warpsac.runs import run_folder as rundir\n"
     hold += "rundir.open_run(sys.argv[1]).lock(); print('held', flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
@@ -212,15 +213,15 @@ def test_a_failed_run_says_why_until_it_is_resumed(tmp_path: Path, monkeypatch: 
     assert (run.status, run.detail) == ("finished", "")
 
 
-def left_by(error: BaseException, run: rundir.RunDir) -> str | None:
+def left_by(error: BaseException, run: run_folder.RunDir) -> str | None:
     """What a loop over the run leaves behind when it ends with the exception."""
     loop: Any = SimpleNamespace(runs=[run], _to_close=contextlib.ExitStack())
     training.Loop.__exit__(loop, type(error), error, None)
-    return rundir.read_failure(run.path)
+    return run_folder.read_failure(run.path)
 
 
 def test_whatever_stops_a_run_is_told(tmp_path: Path) -> None:
-    run = rundir.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
+    run = run_folder.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
     # Not before the folder is ours: another process may be training in it.
     assert left_by(UserError("another process is training in this folder"), run) is None
     with run:
@@ -271,7 +272,7 @@ def test_where_a_run_stops_only_tells_runs_of_different_lengths_apart(tmp_path: 
 def test_a_planned_run_that_is_damaged_is_not_missing(tmp_path: Path) -> None:
     planned = [Planned("a", dataclasses.replace(config_of("dog-run", "warpsac-l", 1), seeds=(1, 2, 12)))]
     folder = write_run(tmp_path / "a", "dog-run", "warpsac-l", 12, FULL)
-    (folder / rundir.CONFIG).write_text("{")
+    (folder / run_folder.CONFIG).write_text("{")
     found = collect([tmp_path])
     assert [run.status for run in found] == ["damaged"]
     assert find_missing(found, planned) == [Missing("dog-run", Group("warpsac-l"), (1, 2))]
@@ -364,7 +365,7 @@ def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     assert (np.diff(run.seconds) > 0).all()
     assert run.scale is not None
     assert (run.scale.family, run.scale.bounds) == ("other", None)
-    assert json.loads((path / rundir.META).read_text())["versions"] == run.origin("versions")
+    assert json.loads((path / run_folder.META).read_text())["versions"] == run.origin("versions")
     assert run.origin("versions")["warpsac"] == own_version()
 
 

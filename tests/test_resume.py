@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
-from warpsac import checkpoint, resuming, rowfiles, rundir, training
-from warpsac.config import Config
+from warpsac.config.schema import Config
 from warpsac.errors import UserError
-from warpsac.host_loop import HostLoop
 from warpsac.report.runs import collect
+from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.training import resuming
+from warpsac.training import start as training
+from warpsac.training.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -117,7 +119,7 @@ def test_interrupted_four_times_equals_uninterrupted(
         assert_same_run(run, reference, extra_evaluations=[33 * envs])
         aside = rowfiles.read_metrics(run / "set_aside" / "metrics-1.jsonl")
         assert [row["step"] for row in aside] == [56 * envs, 63 * envs, 70 * envs]
-        assert [resume["step"] for resume in rundir.open_run(run).meta["resumes"]] == [
+        assert [resume["step"] for resume in run_folder.open_run(run).meta["resumes"]] == [
             12 * envs, 21 * envs, 33 * envs, 50 * envs,
         ]  # fmt: skip
 
@@ -298,7 +300,7 @@ def test_killed_while_the_seeds_are_saved_with_one_checkpoint_each(
     monkeypatch.undo()
     runs = sorted(tmp_path.iterdir())
     assert [checkpoint.steps(run / "checkpoints") for run in runs] == [[75, 150], [75]]
-    assert "step 75 is the last saved" in resuming.after_a_stop_at_once([rundir.open_run(run) for run in runs])
+    assert "step 75 is the last saved" in resuming.after_a_stop_at_once([run_folder.open_run(run) for run in runs])
     assert training.resume(runs).finished
     for run, reference in zip(runs, uninterrupted(setting, True), strict=True):
         assert_same_run(run, reference)
@@ -327,19 +329,19 @@ def test_no_seed_is_touched_if_another_process_trains_one_of_them(
     with pytest.raises(Killed):
         training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"]))
     runs = sorted(tmp_path.iterdir())
-    lock = rundir.lock_file
+    lock = run_folder.lock_file
 
     def held(path: Path) -> int | None:
         if "seed2" in str(path):
-            raise rundir.Held
+            raise run_folder.Held
         return lock(path)
 
-    monkeypatch.setattr(rundir, "lock_file", held)
+    monkeypatch.setattr(run_folder, "lock_file", held)
     before = (runs[0] / "metrics.jsonl").read_text()
     with pytest.raises(UserError, match="seed2: another process is training in this folder"):
         training.resume(runs)
     assert (runs[0] / "metrics.jsonl").read_text() == before
-    assert rundir.open_run(runs[0]).meta["resumes"] == []
+    assert run_folder.open_run(runs[0]).meta["resumes"] == []
 
 
 def test_when_every_checkpoint_is_damaged_nothing_is_guessed(tmp_path: Path) -> None:
@@ -367,7 +369,7 @@ def test_runs_of_different_settings_are_not_resumed_together(tmp_path: Path) -> 
 
 def loop_resumed(run: Path) -> HostLoop:
     """The loop right after it took up the checkpoint."""
-    opened = rundir.open_run(run)
+    opened = run_folder.open_run(run)
     found = training.resuming.find_checkpoints([opened])
     loop = HostLoop(opened.config, [opened])
     loop.start(checkpoints=found)
@@ -449,16 +451,16 @@ def test_a_resumed_run_is_done_at_its_last_step_only(tmp_path: Path) -> None:
     outcome = training.train(tiny(tmp_path, time_budget=1e-9))
     assert outcome.reason == "time budget"
     (run,) = outcome.runs
-    assert rundir.open_run(run).config.time_budget == 1e-9
+    assert run_folder.open_run(run).config.time_budget == 1e-9
     assert [found.status for found in collect([run])] == ["finished"]
     training.resume([run], stop_at=99)
-    assert rundir.open_run(run).config.time_budget is None
+    assert run_folder.open_run(run).config.time_budget is None
     assert training.resume([run], stop_at=270, time_budget=1e-9).reason == "time budget"
-    opened = rundir.open_run(run)
+    opened = run_folder.open_run(run)
     assert (opened.config.time_budget, opened.meta["resumes"][-1]["time_budget"]) == (None, 1e-9)
     assert [found.status for found in collect([run])] == ["interrupted"]  # a budget ends this stretch, not the run
     assert training.resume([run]).finished
-    assert rundir.open_run(run).config.time_budget is None
+    assert run_folder.open_run(run).config.time_budget is None
     assert [found.status for found in collect([run])] == ["finished"]
 
 
@@ -478,8 +480,8 @@ def test_lost_checkpoints_are_not_taken_for_a_run_that_has_none_yet(tmp_path: Pa
 def test_checkpoints_are_looked_for_when_nobody_else_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = training.train(tiny(tmp_path, stop_at=60)).runs
     order: list[str] = []
-    lock, find = rundir.RunDir.lock, resuming.find_checkpoints
-    monkeypatch.setattr(rundir.RunDir, "lock", lambda self: (order.append("lock"), lock(self))[1])
+    lock, find = run_folder.RunDir.lock, resuming.find_checkpoints
+    monkeypatch.setattr(run_folder.RunDir, "lock", lambda self: (order.append("lock"), lock(self))[1])
     monkeypatch.setattr(resuming, "find_checkpoints", lambda runs: (order.append("find"), find(runs))[1])
     assert training.resume([run], stop_at=90).finished
     assert order[:2] == ["lock", "find"]

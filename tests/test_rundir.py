@@ -17,16 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpsac import curve, files, provenance, rowfiles, rundir, validation
-from warpsac.config import Config, EnvConfig, LogConfig
+from warpsac.config import provenance, validation
+from warpsac.config.schema import Config, EnvConfig, LogConfig
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.runs import curve, files, rowfiles, run_folder
 
 CONFIG = Config(seeds=(3, 4), log=LogConfig(tensorboard=False))
 META = {"command": ["warpsac", "train"], "time": "2025-01-01T00:00:00+00:00"}
 
 
-def new_run(out: Path, config: Config = CONFIG, name: str = "run") -> rundir.RunDir:
-    return rundir.create(out, name, config, 3, META)
+def new_run(out: Path, config: Config = CONFIG, name: str = "run") -> run_folder.RunDir:
+    return run_folder.create(out, name, config, 3, META)
 
 
 def train_row(step: int, **extra: Any) -> dict[str, Any]:
@@ -45,14 +46,14 @@ def eval_row(step: int, **extra: Any) -> dict[str, Any]:
 
 def test_folders_of_another_machine_are_left_out(tmp_path: Path) -> None:
     env = EnvConfig(num_envs=2, menagerie="/nowhere", humanoidbench=str(tmp_path), impl="warp")
-    run = rundir.RunDir(tmp_path, Config(env=env))
+    run = run_folder.RunDir(tmp_path, Config(env=env))
     assert run.env == EnvConfig(num_envs=2, humanoidbench=str(tmp_path))
-    assert rundir.RunDir(tmp_path, Config()).env == EnvConfig()
+    assert run_folder.RunDir(tmp_path, Config()).env == EnvConfig()
 
 
 def test_create_and_open(tmp_path: Path) -> None:
     run = new_run(tmp_path / "deep" / "er")
-    opened = rundir.open_run(run.path)
+    opened = run_folder.open_run(run.path)
     assert opened.config == run.config == dataclasses.replace(CONFIG, seeds=(3,))
     assert opened.seed == 3
     assert opened.meta == {**META, "resumes": []}
@@ -74,7 +75,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(path: Path, data: bytes) -> None:
         raise OSError(code, os.strerror(code), str(path))
 
-    monkeypatch.setattr(rundir, "write_atomically", refuse)
+    monkeypatch.setattr(run_folder, "write_atomically", refuse)
     with pytest.raises(UserError) as raised:
         new_run(tmp_path)
     text = os.strerror(code)
@@ -99,7 +100,7 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
         (tmp_path, f"{tmp_path}: not a run folder (it has no config.json); did you mean {run.path}?"),
     ]:
         with pytest.raises(UserError) as raised:
-            rundir.open_run(path)
+            run_folder.open_run(path)
         assert str(raised.value) == message
     for content in (
         b'{"task": ',
@@ -110,25 +111,25 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
     ):
         (run.path / "config.json").write_bytes(content)
         with pytest.raises(UserError) as raised:
-            rundir.open_run(run.path)
+            run_folder.open_run(run.path)
         assert "config.json" in str(raised.value)
         assert "\n" not in str(raised.value)
 
 
 def test_names(tmp_path: Path) -> None:
     config = Config(task="my.module:Robot/Walk-v0", variant="flashsac")
-    assert rundir.run_name(config, 1) == "my.module-Robot-Walk-v0-flashsac-seed1"
-    assert rundir.run_name(dataclasses.replace(config, name="x"), 1) == "x"
-    assert rundir.run_name(dataclasses.replace(config, name="x", seeds=(1, 2)), 2) == "x-seed2"
+    assert run_folder.run_name(config, 1) == "my.module-Robot-Walk-v0-flashsac-seed1"
+    assert run_folder.run_name(dataclasses.replace(config, name="x"), 1) == "x"
+    assert run_folder.run_name(dataclasses.replace(config, name="x", seeds=(1, 2)), 2) == "x-seed2"
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     code = (
-        "import sys; from warpsac import rundir\n"
-        "run = rundir.open_run(sys.argv[1])\n"
+        "import sys; from warpsac.runs import run_folder as rundir\n"
+        "run = run_folder.open_run(sys.argv[1])\n"
         "try: run.resume(0, {})\n"
-        "except rundir.UserError as error: print(error)\n"
+        "except run_folder.UserError as error: print(error)\n"
         "else: print('free')\n"
         "assert 'jax' not in sys.modules\n"
     )
@@ -186,7 +187,7 @@ def test_evaluations_continue_their_columns_after_a_resume(tmp_path: Path) -> No
     run = new_run(tmp_path)
     run.log(eval_row(1, **{"eval/success": 0.5}))
     run.close()
-    run = rundir.open_run(run.path)
+    run = run_folder.open_run(run.path)
     run.resume(1, {})
     run.log(eval_row(2))  # no success known this time: absent, not 0
     first, second = rowfiles.read_evaluations(run.path)
@@ -255,7 +256,7 @@ def test_sync_reports_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- resume ---------------------------------------------------------------------------------------------
 
 
-def interrupted(tmp_path: Path) -> rundir.RunDir:
+def interrupted(tmp_path: Path) -> run_folder.RunDir:
     """A run killed while it wrote the rows after step 30; its last checkpoint is of step 20."""
     run = new_run(tmp_path)
     for step in (10, 20, 30):
@@ -266,7 +267,7 @@ def interrupted(tmp_path: Path) -> rundir.RunDir:
         stream.write('{"step": 40, "ki')
     with open(run.path / "evaluations.csv", "a") as stream:
         stream.write("40,1")
-    return rundir.open_run(run.path)
+    return run_folder.open_run(run.path)
 
 
 def test_rows_beyond_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_rows_beyond_the_checkpoint_are_set_aside(tmp_path: Path) -> None:
     # The rows are produced again, and again set aside under another name after a second interruption.
     run.log(train_row(30, again=1))
     run.close()
-    run = rundir.open_run(run.path)
+    run = run_folder.open_run(run.path)
     run.resume(20, {"time": "later still"})
     assert [r["step"] for r in run.meta["resumes"]] == [20, 20]
     (row,) = rowfiles.read_metrics(run.path / "set_aside" / "metrics-2.jsonl")
@@ -382,7 +383,7 @@ def test_resume_in_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(path: Path, data: bytes) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(rundir, "write_atomically", refuse)
+    monkeypatch.setattr(run_folder, "write_atomically", refuse)
     with pytest.raises(UserError, match="cannot be written: read-only file system"):
         run.resume(20, {})
 
@@ -396,7 +397,7 @@ def test_tensorboard_gets_the_rows_and_the_purge(tmp_path: Path) -> None:
     run = new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=True)))
     run.log(train_row(10, name="text"))
     run.close()
-    run = rundir.open_run(run.path)
+    run = run_folder.open_run(run.path)
     run.resume(10, {})
     run.log(train_row(20))
     run.close()
@@ -445,7 +446,7 @@ def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch
     run = new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=False, wandb=True)))
     run.log(train_row(1))
     run.close()
-    run = rundir.open_run(run.path)
+    run = run_folder.open_run(run.path)
     run.resume(1, {"time": "later"})
     run.log(train_row(2))
     run.close()

@@ -15,13 +15,15 @@ import scipy.stats
 import products
 import quick
 import slow_learner
-from warpsac import interaction, normalize, sac
-from warpsac.config import Config, EnvConfig, LearnerConfig, ReplayConfig
-from warpsac.envs import EnvSpec
-from warpsac.losses import expected_value, value_support
-from warpsac.networks import critic_apply
-from warpsac.profiles import resolve
-from warpsac.sac import Agent, Learner
+from warpsac.agents import normalize
+from warpsac.agents.networks import critic_apply
+from warpsac.agents.sac import algorithm as interaction
+from warpsac.agents.sac import learner as sac
+from warpsac.agents.sac.learner import Agent, Learner
+from warpsac.agents.sac.losses import expected_value, value_support
+from warpsac.config.profiles import resolve
+from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
+from warpsac.envs.contract import EnvSpec
 from warpsac.types import Batch, ObsViews
 
 SYMMETRIC = ObsViews(obs_dim=3, actor_dim=3)

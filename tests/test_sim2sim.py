@@ -21,15 +21,16 @@ pytest.importorskip("onnx")
 import mujoco
 
 import walker
-from warpsac import cli, contract, envs, video
-from warpsac.contract import Gait, Robot, Term
-from warpsac.envs import robots
+from warpsac import cli
+from warpsac.deploy.sim2sim import stage
+from warpsac.deploy.sim2sim.policy import Policy
+from warpsac.deploy.sim2sim.robot import Simulated, load_scene
+from warpsac.deploy.sim2sim.walk import walk
+from warpsac.envs import deploy_contract, robots
+from warpsac.envs.deploy_contract import Gait, Robot, Term
 from warpsac.envs.robots import Sensing
 from warpsac.errors import UserError
-from warpsac.sim2sim import stage
-from warpsac.sim2sim.policy import Policy
-from warpsac.sim2sim.robot import Simulated, load_scene
-from warpsac.sim2sim.walk import walk
+from warpsac.watch import video
 
 pytestmark = pytest.mark.mujoco
 
@@ -43,7 +44,7 @@ def card(robot: Robot | None, **changes: Any) -> dict[str, Any]:
     return {
         "format": 1,
         "task": "Walker",
-        "robot": contract.to_plain(dataclasses.replace(robot, scene="scene.xml")) if robot else None,
+        "robot": deploy_contract.to_plain(dataclasses.replace(robot, scene="scene.xml")) if robot else None,
         **changes,
     }
 
@@ -88,7 +89,7 @@ def test_the_contract_is_read_off_the_model() -> None:
 
 def test_a_contract_survives_json() -> None:
     for robot in (walker.robot(), dataclasses.replace(walker.robot(), prefix="robot/", scene="a/b.xml")):
-        assert contract.from_plain(json.loads(json.dumps(contract.to_plain(robot))), "file") == robot
+        assert deploy_contract.from_plain(json.loads(json.dumps(deploy_contract.to_plain(robot))), "file") == robot
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_a_contract_survives_json() -> None:
 )
 def test_a_bad_contract_is_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        contract.from_plain(contract.to_plain(walker.robot()) | change, "policy.onnx")
+        deploy_contract.from_plain(deploy_contract.to_plain(walker.robot()) | change, "policy.onnx")
     assert str(caught.value).startswith("policy.onnx: robot.")
     assert "\n" not in str(caught.value)
 
@@ -420,8 +421,8 @@ def test_on_stage_it_walks_as_it_does_alone(tmp_path: Path) -> None:
     alone = walk(load_scene(policy), policy, (0.3, 0, 0), 1.0)
     robot = load_scene(policy)
     shown: Any = stage.Stage(robot, "Walker", (0.3, 0, 0))
-    assert isinstance(shown, envs.Steerable)
-    assert isinstance(shown, envs.HasScene)
+    assert isinstance(shown, deploy_contract.Steerable)
+    assert isinstance(shown, deploy_contract.HasScene)
     obs, velocity = shown.reset(0), []
     for _ in range(50):
         shown.send(policy(obs[0])[None])
@@ -457,7 +458,7 @@ def test_the_page_takes_the_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         asked.extend([status.task, status.agent, host, port, act(env.reset(seed)).shape])
 
     monkeypatch.setattr(stage.viewer, "watch", look)
-    monkeypatch.setattr("warpsac.sim2sim.command.prepare_to_draw", lambda: None)
+    monkeypatch.setattr("warpsac.deploy.sim2sim.command.prepare_to_draw", lambda: None)
     path = str(write(tmp_path))
     assert cli.main(["sim2sim", path, "--viewer", "--port", "0"]) == 0
     assert asked == ["Walker", "policy.onnx", "127.0.0.1", 0, (1, 2)]
@@ -482,7 +483,7 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked)
 import runpy
-runpy.run_module("warpsac.sim2sim", run_name="__main__", alter_sys=True)
+runpy.run_module("warpsac.deploy.sim2sim", run_name="__main__", alter_sys=True)
 """
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from warpsac import envs, task_list
 from warpsac.cli import main
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry, task_list
+from warpsac.envs.tasks import SUITES, Task, find, suite_names
 from warpsac.errors import UserError
-from warpsac.tasks import SUITES, Task, find, suite_names
 
 
 def known(name: str) -> Task:
@@ -49,12 +49,12 @@ def test_a_task_that_cannot_be_made_or_stepped_fails(monkeypatch: pytest.MonkeyP
 
     family.make = make
     monkeypatch.setitem(sys.modules, "broken_family", family)
-    monkeypatch.setitem(envs.FAMILIES, "probe", "broken_family")
+    monkeypatch.setitem(registry.FAMILIES, "probe", "broken_family")
     assert levels(POINT)["probe-point"] == ("fails", "cannot be made: RuntimeError: no robot")
 
 
 def test_a_simulator_written_in_jax_is_traced() -> None:
-    spec = envs.make_native("probe-native", 1).spec
+    spec = registry.make_native("probe-native", 1).spec
     sizes = (spec.views.actor_dim, spec.views.critic_dim, spec.action_dim)
     native = Task("probe-native", "probe-native", "abundant", *sizes, 0.0, 1.0, "success")
     assert levels(native)["probe-native"][0] == "ok"
@@ -69,7 +69,7 @@ def test_a_missing_family_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_playground_needs_meshes_and_does_not_fetch_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from warpsac.envs import playground
+    from warpsac.envs.jax import playground
 
     monkeypatch.delenv("WARPSAC_MENAGERIE", raising=False)
     empty = types.SimpleNamespace(submodule_search_locations=["/"])
@@ -112,8 +112,8 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     ],
 )
 def test_tasks_beside_the_benchmark_are_known_without_the_simulator(asked: str, name: str, family: str) -> None:
-    assert envs.lookup(asked) == envs.Target(name, family, None)
-    assert envs.lookup(asked).regime == "limited"
+    assert registry.lookup(asked) == registry.Target(name, family, None)
+    assert registry.lookup(asked).regime == "limited"
 
 
 def test_suites_hold_the_benchmark_and_misspelled_names_are_answered() -> None:
@@ -122,9 +122,9 @@ def test_suites_hold_the_benchmark_and_misspelled_names_are_answered() -> None:
         mine = {task.name for task in task_list.all_tasks() if task.family == family}
         assert family == "myosuite" or mine <= names
     with pytest.raises(UserError, match="unknown task 'humanoid-wlak': did you mean humanoid-walk or "):
-        envs.lookup("humanoid-wlak")
+        registry.lookup("humanoid-wlak")
     with pytest.raises(UserError, match=r"unknown task 'cheetah-rum': did you mean .*cheetah-run"):
-        envs.lookup("cheetah-rum")
+        registry.lookup("cheetah-rum")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_missing_simulator_names_the_extra(
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
     with pytest.raises(UserError) as told:
-        envs.make(name, 1)
+        registry.make(name, 1)
     line = f"needs the {extra} simulator ({module} is missing): pip install 'warpsac[{extra}]'"
     assert str(told.value) == f"{name}: {line}"
 

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from warpsac.envs import FAMILIES, lookup
+from warpsac.config.profiles import FAMILY_PROFILES
+from warpsac.envs.registry import FAMILIES, lookup
+from warpsac.envs.tasks import EXTRAS, Task, all_tasks, benchmark_tasks, find, suggestions
 from warpsac.errors import UserError
-from warpsac.profiles import FAMILY_PROFILES
-from warpsac.tasks import EXTRAS, Task, all_tasks, benchmark_tasks, find, suggestions
 
 
 def known(name: str) -> Task:

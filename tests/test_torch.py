@@ -14,18 +14,22 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
-from warpsac import checkpoint, envs, rowfiles, runtime, training
-from warpsac.config import Config
+from warpsac.config.schema import Config
+from warpsac.envs import registry
 from warpsac.errors import ConfigError, TrainingStopped, UserError
-from warpsac.host_loop import HostLoop
 from warpsac.replay import ring
-from warpsac.torch_loop import TorchLoop
+from warpsac.runs import checkpoint, rowfiles
+from warpsac.training import devices
+from warpsac.training import start as training
+from warpsac.training.host_loop import HostLoop
+from warpsac.training.torch_loop import TorchLoop
 from warpsac.types import StepResult
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
 import torch
 
-from warpsac.envs import probe_torch, torch_base
+from warpsac.envs.probes import torch as probe_torch
+from warpsac.envs.torch import base as torch_base
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -37,7 +41,7 @@ def roll(task: str, steps: int = 60) -> tuple[np.ndarray, list[StepResult]]:
 
     Steps are kept as they came and read at the end: memory that the simulator writes again would show.
     """
-    env = envs.make_torch(task, 3) if envs.lookup(task).torch else envs.make(task, 3)
+    env = registry.make_torch(task, 3) if registry.lookup(task).torch else registry.make(task, 3)
     first = env.reset(7)
     kept = []
     for action in ACTIONS[:steps]:
@@ -66,7 +70,7 @@ def test_what_was_handed_over_is_held_until_the_next_action(monkeypatch: pytest.
         return real(tensor)
 
     monkeypatch.setattr(torch_base, "to_jax", watched)
-    env = envs.make_torch("probe-torch", 3)
+    env = registry.make_torch("probe-torch", 3)
     env.reset(7)
     for count in (1, 7):  # the first observations, and all that a step tells
         assert [tensor() is not None for tensor in given] == [True] * count
@@ -93,7 +97,7 @@ def test_the_same_steps_as_the_probe_in_numpy(task: str) -> None:
 
 
 def test_the_critic_sees_its_own_group_too() -> None:
-    env = envs.make_torch("probe-torch-critic", 3)
+    env = registry.make_torch("probe-torch-critic", 3)
     assert (env.spec.views.obs_dim, env.spec.views.actor_dim, env.spec.views.critic_dim) == (6, 4, 6)
     obs = np.asarray(env.reset(7))
     np.testing.assert_allclose(obs[:, 4:], obs[:, :2] ** 2, rtol=1e-6)
@@ -105,7 +109,7 @@ def test_a_lost_last_observation_makes_its_step_void_and_no_fault() -> None:
     assert [int(step.faulty.sum()) for step in steps] == [0] * 24 + [3, 0]
     assert steps[24].truncated.all()
     assert all(np.array_equal(step.obs, other.obs) for step, other in zip(steps, true))
-    env = envs.make("probe-torch-blind", 3)
+    env = registry.make("probe-torch-blind", 3)
     env.reset(7)
     for action in ACTIONS[:25]:
         env.send(action)
@@ -137,7 +141,7 @@ def test_a_first_observation_that_is_not_finite_is_never_learned_from(monkeypatc
         return obs
 
     monkeypatch.setattr(probe_torch.TorchPoint, "restart", spoiling)
-    env = envs.make_torch("probe-torch", 3)
+    env = registry.make_torch("probe-torch", 3)
     assert np.isfinite(np.asarray(env.reset(7))).all()
     broken.clear()
     seen = []
@@ -351,15 +355,15 @@ def test_jax_leaves_memory_to_torch_unless_told_otherwise(monkeypatch: pytest.Mo
     for name in names:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    runtime.share_gpu_memory()
+    devices.share_gpu_memory()
     assert "XLA_CLIENT_MEM_FRACTION" not in os.environ
     monkeypatch.delenv("XLA_PYTHON_CLIENT_PREALLOCATE")
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.7")
-    runtime.share_gpu_memory()
+    devices.share_gpu_memory()
     assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.7"
     monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "")
     del os.environ["XLA_CLIENT_MEM_FRACTION"]
-    runtime.share_gpu_memory()
+    devices.share_gpu_memory()
     assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5"
 
 

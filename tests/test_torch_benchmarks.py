@@ -10,13 +10,13 @@ pytest.importorskip("torch", reason="needs torch: make test-mjlab")
 
 import torch_handover
 import torch_loop
-from warpsac import runtime
 from warpsac.errors import UserError
+from warpsac.training import devices
 
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "use_compilation_cache", lambda: None)
+    monkeypatch.setattr(devices, "use_compilation_cache", lambda: None)
 
 
 def test_an_interaction_beside_the_simulator(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
-from warpsac import api, checkpoint, engine, rowfiles, rundir, training
-from warpsac import loop as loop_module
-from warpsac.config import Config
+from warpsac.config.schema import Config
 from warpsac.errors import UserError
-from warpsac.host_loop import HostLoop, is_heavy
+from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.training import api, engine
+from warpsac.training import loop as loop_module
+from warpsac.training import start as training
+from warpsac.training.host_loop import HostLoop, is_heavy
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -242,9 +244,9 @@ def test_each_seed_has_a_run_folder_of_its_own(tmp_path: Path) -> None:
     outcome = training.train(tiny(tmp_path, seeds=(4, 9), name="both", stop_at=48))
     assert [run.name for run in outcome.runs] == ["both-seed4", "both-seed9"]
     for run, seed in zip(outcome.runs, (4, 9)):
-        assert rundir.open_run(run).config.seeds == (seed,)
+        assert run_folder.open_run(run).config.seeds == (seed,)
         assert [row["step"] for row in rowfiles.read_evaluations(run)] == [0, 48]
-        assert rundir.open_run(run).meta["versions"]["jax"]
+        assert run_folder.open_run(run).meta["versions"]["jax"]
         # In the warm-up no arithmetic differs: what a seed collects in company is what it collects alone.
         alone = finish(tiny(tmp_path, seeds=(seed,), stop_at=48))
         assert [row for row in rows_of(run) if row["kind"] == "train"] == [

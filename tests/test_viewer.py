@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from pages import ask, decoded
-from warpsac import cli, envs, play
-from warpsac.envs import EnvSpec, HostStep
+from warpsac import cli
+from warpsac.envs import contract
+from warpsac.envs.contract import EnvSpec, HostStep
 from warpsac.errors import UserError
 from warpsac.types import ObsViews, Restart, StepResult
-from warpsac.viewer.board import Board, Status
-from warpsac.viewer.controls import BadRequest, Camera, Controls, apply
-from warpsac.viewer.drive import Drive, Pace
-from warpsac.viewer.server import LONGEST_REQUEST, Server
+from warpsac.watch import play
+from warpsac.watch.viewer.board import Board, Status
+from warpsac.watch.viewer.controls import BadRequest, Camera, Controls, apply
+from warpsac.watch.viewer.drive import Drive, Pace
+from warpsac.watch.viewer.server import LONGEST_REQUEST, Server
 
 JOYSTICK = Controls(command_range=((-1.0, -0.5, -2.0), (1.5, 0.5, 2.0)))
 
@@ -165,8 +167,8 @@ class Joystick:
         self._command = np.array([0.1, 0.2, 0.3])  # the task's own again, as if drawn anew at every step
         return HostStep(result, Restart(np.ones(1, bool), obs) if self.faulty else None, 0)
 
-    def command(self) -> envs.Command:
-        return envs.Command(self._command, np.array([-1.0, -0.5, -1.0]), np.array([1.0, 0.5, 1.0]))
+    def command(self) -> contract.Command:
+        return contract.Command(self._command, np.array([-1.0, -0.5, -1.0]), np.array([1.0, 0.5, 1.0]))
 
     def steer(self, value: np.ndarray) -> None:
         self._command = value
@@ -354,7 +356,7 @@ def test_what_is_refused(
 
 
 def test_a_picture_comes_with_the_status(served: tuple[Stage, str]) -> None:
-    from warpsac.viewer.painter import Painting
+    from warpsac.watch.viewer.painter import Painting
 
     stage, url = served
     painting = Painting(stage.pencil, stage.board)

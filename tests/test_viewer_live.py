@@ -18,10 +18,11 @@ import pytest
 
 import chromium
 from pages import ask, decoded
-from warpsac import envs, play
+from warpsac.envs import contract, registry
 from warpsac.errors import UserError
-from warpsac.viewer import painter
-from warpsac.viewer.controls import Camera, Controls
+from warpsac.watch import play
+from warpsac.watch.viewer import painter
+from warpsac.watch.viewer.controls import Camera, Controls
 
 BALL = """
 <mujoco>
@@ -47,8 +48,8 @@ class Ball:
         self.data = mujoco.MjData(self.model)
         mujoco.mj_forward(self.model, self.data)
 
-    def scene(self) -> envs.Scene:
-        return envs.Scene(self.model, self.data)
+    def scene(self) -> contract.Scene:
+        return contract.Scene(self.model, self.data)
 
 
 @pytest.mark.mujoco
@@ -204,20 +205,20 @@ def test_the_page_in_a_browser(viewer: tuple[Any, str]) -> None:
 @pytest.mark.mujoco
 def test_gymnasium_environments_show_their_scene() -> None:
     pytest.importorskip("mujoco")
-    env = envs.make("InvertedPendulum-v5", 1)
-    assert isinstance(env, envs.HasScene)
-    assert not isinstance(env, envs.Steerable)
+    env = registry.make("InvertedPendulum-v5", 1)
+    assert isinstance(env, contract.HasScene)
+    assert not isinstance(env, contract.Steerable)
     env.reset(0)
     scene = env.scene()
     assert scene is not None
     assert (scene.model.nq, scene.data.qpos.shape) == (2, (2,))
     env.close()
-    other = envs.make("probe-point", 1)
-    assert isinstance(other, envs.HasScene)
+    other = registry.make("probe-point", 1)
+    assert isinstance(other, contract.HasScene)
     assert other.scene() is None
-    native = envs.make("probe-native", 1)
-    assert isinstance(native, envs.HasScene)
-    assert isinstance(native, envs.Steerable)
+    native = registry.make("probe-native", 1)
+    assert isinstance(native, contract.HasScene)
+    assert isinstance(native, contract.Steerable)
     assert native.scene() is native.command() is None
 
 
@@ -225,7 +226,7 @@ def test_gymnasium_environments_show_their_scene() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::RuntimeWarning")
 def test_playground_commands() -> None:
     pytest.importorskip("mujoco_playground")
-    from warpsac.envs import playground
+    from warpsac.envs.jax import playground
 
     def ranges(**settings: Any) -> list[list[float]]:
         return [bound.tolist() for bound in playground._command_range(settings)]

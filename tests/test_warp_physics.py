@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from warpsac.config import EnvConfig
-from warpsac.interaction import over_seeds
+from warpsac.agents.sac.algorithm import over_seeds
+from warpsac.config.schema import EnvConfig
 
 pytest.importorskip("warp")
-playground = pytest.importorskip("warpsac.envs.playground")
+playground = pytest.importorskip("warpsac.envs.jax.playground")
 pytest.importorskip("mujoco_playground")
 
 STEPS = 6

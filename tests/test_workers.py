@@ -17,12 +17,16 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, rows_of, state_of, tiny
-from warpsac import cli, envs, evaluate, training
-from warpsac.config import EnvConfig
-from warpsac.envs import HostEnv, HostStep, SimulatorFailed, spread
-from warpsac.envs.host import InProcessEnvs, SeedEnvs, reset_seed
-from warpsac.envs.workers import WorkerEnvs
+from warpsac import cli
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry
+from warpsac.envs.contract import HostEnv, HostStep, SimulatorFailed
+from warpsac.envs.host import spread
+from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs, reset_seed
+from warpsac.envs.host.workers import WorkerEnvs
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.training import evaluate
+from warpsac.training import start as training
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -46,7 +50,7 @@ def in_workers() -> Iterator[Callable[..., WorkerEnvs]]:
 
 
 def in_process(task: str, num_envs: int, max_faults: int = 10) -> InProcessEnvs:
-    env: Any = envs.make(task, num_envs, EnvConfig(max_faults=max_faults))
+    env: Any = registry.make(task, num_envs, EnvConfig(max_faults=max_faults))
     return env
 
 
@@ -381,7 +385,7 @@ def test_the_cost_of_a_message_is_measured(in_workers: Any) -> None:
 
 
 def where(task: str, num_envs: int = 4, sets: int = 1, **settings: Any) -> str:
-    with contextlib.closing(envs.make_sets(task, num_envs, sets, EnvConfig(**settings))) as made:
+    with contextlib.closing(registry.make_sets(task, num_envs, sets, EnvConfig(**settings))) as made:
         assert made.reset(range(sets)).shape == (sets, num_envs, made.spec.views.obs_dim)
         return made.where
 
@@ -426,12 +430,12 @@ def test_what_workers_cannot_make_is_stepped_here_or_refused(monkeypatch: pytest
     reason = "Local-v0 cannot be made in a worker process: "
     assert where("Local-v0").startswith(f"this process ({reason}")
     with pytest.raises(UserError, match=rf"^{reason}.*; --env\.workers 0 steps it in this one$"):
-        envs.make_sets("Local-v0", 2, 1, EnvConfig(workers=2))
+        registry.make_sets("Local-v0", 2, 1, EnvConfig(workers=2))
 
 
 def test_an_environment_that_cannot_be_made_in_time() -> None:
     with pytest.raises(UserError, match=r"did not answer for 0\.001 s; --env\.workers 0 steps it in this one"):
-        envs.make_sets("probe-point", 1, 1, EnvConfig(workers=1, worker_timeout=0.001))
+        registry.make_sets("probe-point", 1, 1, EnvConfig(workers=1, worker_timeout=0.001))
 
 
 def test_a_module_beside_the_program_is_found_by_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +483,7 @@ from warpsac import envs
 from warpsac.config import EnvConfig
 import breaking, gymnasium, numpy as np
 gymnasium.register("Hangs-v0", "breaking:Breaking", max_episode_steps=25, kwargs={"how": "hang", "step": 2})
-made = envs.make_sets(sys.argv[1], 2, 1, EnvConfig(workers=2))
+made = registry.make_sets(sys.argv[1], 2, 1, EnvConfig(workers=2))
 made.reset([1])
 made.send(np.zeros((1, 2, 2)))
 print(*(worker._process.pid for worker in made.sets[0]._workers), flush=True)

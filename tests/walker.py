@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.contract import Gait, Robot, Term
+from warpsac.envs.deploy_contract import Gait, Robot, Term
 from warpsac.envs.robots import Sensing, described, motors_of
 
 # A heavy box on the floor with two light arms: it stands by itself, whatever the policy does with the arms.

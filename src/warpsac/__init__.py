@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warpsac.api import load_policy, resume, train
+    from warpsac.training.api import load_policy, resume, train
 
 __all__ = ["load_policy", "resume", "train"]
 
@@ -21,7 +21,7 @@ __all__ = ["load_policy", "resume", "train"]
 def __getattr__(name: str) -> Any:
     """JAX is imported when it is first needed: reading run folders does without."""
     if name in __all__:
-        from warpsac import api
+        from warpsac.training import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'warpsac' has no attribute '{name}'")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from warpsac.signals import killed_by_signals
+from warpsac.training.signals import killed_by_signals
 
 
 def main() -> int:

@@ -18,16 +18,16 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from warpsac import envs, task_list
-from warpsac.config import Config, EnvConfig
+from warpsac.config.command_line import parse
+from warpsac.config.profiles import resolve
+from warpsac.config.provenance import own_version
+from warpsac.config.schema import Config, EnvConfig
+from warpsac.config.validation import from_json, validate, whole_number
+from warpsac.envs import registry, task_list
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.files import in_words
-from warpsac.parsing import parse
-from warpsac.profiles import resolve
-from warpsac.progress import print_anything
-from warpsac.provenance import own_version
-from warpsac.signals import Terminated, killed_by_signals, unwinding_on_sigterm
-from warpsac.validation import from_json, validate, whole_number
+from warpsac.runs.files import in_words
+from warpsac.training.display import print_anything
+from warpsac.training.signals import Terminated, killed_by_signals, unwinding_on_sigterm
 
 USAGE = """\
 usage: warpsac COMMAND ...
@@ -127,10 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "eval": _eval,
         "play": _play,
-        "export": _command_of("export", "ExportOptions"),
-        "sim2sim": _command_of("sim2sim", "Sim2SimOptions"),
-        "bench": _command_of("bench", "BenchOptions"),
-        "report": _command_of("report", "ReportOptions"),
+        "export": _command_of("export", "deploy.export", "ExportOptions"),
+        "sim2sim": _command_of("sim2sim", "deploy.sim2sim.command", "Sim2SimOptions"),
+        "bench": _command_of("bench", "bench.command", "BenchOptions"),
+        "report": _command_of("report", "report.command", "ReportOptions"),
         "tasks": _tasks,
         "check-env": _check_env,
     }
@@ -166,7 +166,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(words: list[str]) -> int:
     with killed_by_signals():  # JAX takes no interruption well while it is imported
-        from warpsac import rundir, runtime, training
+        from warpsac.runs import run_folder
+        from warpsac.training import devices
+        from warpsac.training import start as training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         asked: ResumeOptions
@@ -174,11 +176,11 @@ def _train(words: list[str]) -> int:
         if foreign:
             kept = "a resumed run keeps its task and settings; only --stop-at and --time-budget can be given"
             raise UserError(f"{' '.join(foreign)}: {kept}")
-        runtime.use_compilation_cache()
+        devices.use_compilation_cache()
         outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget)
     else:
         config, reason = train_config(words)
-        runtime.use_compilation_cache()
+        devices.use_compilation_cache()
         outcome = training.train(config, [reason])
     for path in outcome.runs:
         print(f"run folder: {path}")
@@ -188,7 +190,7 @@ def _train(words: list[str]) -> int:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
     reason = signal.Signals(outcome.signal).name if outcome.signal else outcome.reason
-    print(f"stopped by {reason}; go on with: {rundir.resume_command(outcome.runs)}")
+    print(f"stopped by {reason}; go on with: {run_folder.resume_command(outcome.runs)}")
     return 128 + outcome.signal if outcome.signal else 0
 
 
@@ -202,7 +204,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     task = words[0] if words and not words[0].startswith("-") else None
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
-    target = envs.lookup(task or Config.task)
+    target = registry.lookup(task or Config.task)
     options = words[1:] if task else words
     num_envs = _peek(options, "--env.num-envs")
     try:
@@ -259,22 +261,23 @@ def _split(words: list[str], option: str) -> tuple[str | None, list[str]]:
 
 def _eval(words: list[str]) -> int:
     with killed_by_signals():
-        from warpsac import evaluate, rundir, runtime
-        from warpsac.policy import load_policy, require_fit
+        from warpsac.runs import run_folder
+        from warpsac.runs.policy import load_policy, require_fit
+        from warpsac.training import devices, evaluate
 
     asked: EvalOptions = parse(EvalOptions, words, "warpsac eval")
     if asked.episodes is not None and asked.episodes < 1:
         raise UserError(f"episodes = {asked.episodes}: must be at least 1")
     _check_seed(asked.seed)
     _require_no_task(asked.run, "`warpsac train {}` makes one")
-    run = rundir.open_run(asked.run)
-    target = envs.lookup(run.config.task)
-    runtime.use_compilation_cache()
+    run = run_folder.open_run(asked.run)
+    target = registry.lookup(run.config.task)
+    devices.use_compilation_cache()
     if target.torch:
-        runtime.share_gpu_memory()
+        devices.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = envs.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
+    made = registry.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     if target.native and not asked.json:
@@ -308,8 +311,10 @@ def _check_seed(seed: int) -> None:
 
 def _play(words: list[str]) -> int:
     with killed_by_signals():
-        from warpsac import play, rundir, runtime
-        from warpsac.policy import load_policy
+        from warpsac.runs import run_folder
+        from warpsac.runs.policy import load_policy
+        from warpsac.training import devices
+        from warpsac.watch import play
 
     asked: PlayOptions = parse(PlayOptions, words, "warpsac play")
     if asked.steps < 1:
@@ -317,18 +322,18 @@ def _play(words: list[str]) -> int:
     _check_seed(asked.seed)
     if asked.viewer and asked.out:
         raise UserError("--viewer writes no video: leave out --out, or --viewer")
-    runtime.use_compilation_cache()
+    devices.use_compilation_cache()
     agent: Any = asked.agent
     task, config, out = asked.run, None, Path(f"{asked.run}-{asked.agent}.mp4")
     if asked.agent == "policy":
         _require_no_task(asked.run, "to see it untrained: --agent zero or random")
-        run = rundir.open_run(asked.run)
+        run = run_folder.open_run(asked.run)
         agent, task, config, out = load_policy(asked.run), run.config.task, run.env, run.path / "policy.mp4"
     elif Path(asked.run).is_dir():  # the task of a run, without its policy
-        run = rundir.open_run(asked.run)
+        run = run_folder.open_run(asked.run)
         task, config, out = run.config.task, run.env, run.path / f"{asked.agent}.mp4"
-    task = envs.lookup(task).name
-    if envs.lookup(task).native:
+    task = registry.lookup(task).name
+    if registry.lookup(task).native:
         print("compiling the simulator ...", flush=True)
     if asked.viewer:
         play.watch(agent, task, asked.host, asked.port, asked.seed, config)
@@ -346,17 +351,17 @@ def _require_no_task(name: str, way_out: str) -> None:
 
 def _task_of(name: str) -> str | None:
     try:
-        return envs.lookup(name).name
+        return registry.lookup(name).name
     except UserError:
         return None
 
 
-def _command_of(name: str, options: str) -> Callable[[list[str]], int]:
-    """A command that lives in a package of its own, imported when it is called."""
+def _command_of(name: str, module_name: str, options: str) -> Callable[[list[str]], int]:
+    """A command that lives in a room of its own, imported when it is called."""
 
     def run(words: list[str]) -> int:
         with killed_by_signals():
-            module: Any = importlib.import_module(f"warpsac.{name}.command")
+            module: Any = importlib.import_module(f"warpsac.{module_name}")
         return int(module.command(parse(getattr(module, options), words, f"warpsac {name}")))
 
     return run

@@ -55,3 +55,8 @@ class TrainingStopped(Exception):
     """
 
     exit_code = 1
+
+
+def in_a_line(error: BaseException) -> str:
+    """An exception of somebody else's code as one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

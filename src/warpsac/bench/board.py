@@ -18,8 +18,8 @@ from warpsac.bench.programs import Job
 from warpsac.bench.scheduler import Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
-from warpsac.progress import UNKNOWN, duration
 from warpsac.report.numerals import plain
+from warpsac.training.display import UNKNOWN, duration
 
 LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
 LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs

@@ -16,7 +16,6 @@ from typing import Annotated, Literal
 import tyro
 from rich.console import Console
 
-from warpsac import envs
 from warpsac.bench import local
 from warpsac.bench.board import NOT_HERE, Board, counted, table_of
 from warpsac.bench.programs import Job, Together, jobs_of
@@ -25,12 +24,13 @@ from warpsac.bench.state import RunState, require_as_planned, states_of
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
+from warpsac.envs import registry
+from warpsac.envs.task_list import obstacle
 from warpsac.errors import ConfigError, UserError
-from warpsac.files import Held, in_words, lock_file
-from warpsac.plan import Planned, write_plan
 from warpsac.report.numerals import plain
-from warpsac.signals import StopSignals
-from warpsac.task_list import obstacle
+from warpsac.runs.bench_plan import Planned, write_plan
+from warpsac.runs.files import Held, in_words, lock_file
+from warpsac.training.signals import StopSignals
 
 POLL = 0.2  # seconds between two looks at what has ended
 
@@ -167,7 +167,7 @@ def _without_simulator(jobs: Sequence[Job]) -> dict[str, str]:
     """Why cells cannot run on this machine, by their name: the family, and what to do about it."""
     found: dict[str, str] = {}
     for cell in (job.cell for job in jobs):
-        family = envs.lookup(cell.config.task).family
+        family = registry.lookup(cell.config.task).family
         if way_out := obstacle(family, cell.config.env):
             found[cell.name] = f"{family} cannot run here: {way_out}"
     return found
@@ -185,7 +185,7 @@ def _say_without_gpu(jobs: Sequence[Job], asked: BenchOptions) -> None:
     many = {
         job.cell.name: job.cell.config.env.num_envs
         for job in jobs
-        if envs.lookup(job.cell.config.task).expects_gpu(job.cell.config.env.num_envs)
+        if registry.lookup(job.cell.config.task).expects_gpu(job.cell.config.env.num_envs)
     }
     if many and asked.launcher == "local" and not local.find_gpus():
         cells = f"{counted(len(many), 'cell')} of {min(many.values()):,} environments and more"

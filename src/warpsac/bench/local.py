@@ -11,7 +11,7 @@ from pathlib import Path
 from warpsac.bench.process import Ended, Process
 from warpsac.bench.programs import Job
 from warpsac.bench.worker import Request
-from warpsac.envs.workers import THREAD_COUNTS
+from warpsac.envs.host.workers import THREAD_COUNTS
 from warpsac.errors import ConfigError
 
 # The part of a GPU's memory that JAX takes when it has it alone, and what programs that share one get together.

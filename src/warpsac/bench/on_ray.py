@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from warpsac.bench.gather import Outbox, Parcel, unpack
+from warpsac.bench.folder_copies import Outbox, Parcel, unpack
 from warpsac.bench.local import SHARED
 from warpsac.bench.process import GRACE, Ended, Process
 from warpsac.bench.programs import Job
 from warpsac.bench.state import folder_of
 from warpsac.bench.worker import Request
 from warpsac.errors import ConfigError, UserError
-from warpsac.rundir import CONFIG
+from warpsac.runs.run_folder import CONFIG
 
 GATHER = 60.0
 LOOK = 0.5  # seconds between two looks at a program

@@ -15,7 +15,7 @@ from typing import Literal
 
 from warpsac.bench.worker import Request
 from warpsac.errors import UserError
-from warpsac.files import in_words
+from warpsac.runs.files import in_words
 
 # A program that was asked to end may be writing a replay of several GB.
 GRACE = 600.0

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from warpsac import envs
 from warpsac.bench.suite import Cell
-from warpsac.config import Config
+from warpsac.config.schema import Config
+from warpsac.envs import registry
 
 Together = Literal["auto", "yes", "no"]
 
@@ -52,7 +52,7 @@ def seed_bytes(config: Config) -> int | None:
     """Memory that one seed takes; None for a task whose sizes are not in the table."""
     from warpsac.replay.ring import RingSpec
 
-    task = envs.lookup(config.task).task
+    task = registry.lookup(config.task).task
     if task is None:
         return None
     if config.algo == "ppo":  # no replay; a rollout is small beside the rest
@@ -73,7 +73,7 @@ def seeds_at_once(config: Config, together: Together, memory: int | None) -> int
     if together != "auto":
         return len(config.seeds) if together == "yes" else 1
     if memory is None:
-        return 1 if envs.lookup(config.task).regime == "abundant" else len(config.seeds)
+        return 1 if registry.lookup(config.task).regime == "abundant" else len(config.seeds)
     needed = seed_bytes(config)
     return len(config.seeds) if needed is None else max(1, min(len(config.seeds), memory // needed))
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from warpsac import checkpoint, rundir
 from warpsac.bench.suite import Cell
-from warpsac.config import Config
+from warpsac.config.schema import Config
 from warpsac.errors import UserError
 from warpsac.report.runs import read_run
+from warpsac.runs import checkpoint, run_folder
 
 Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
 
@@ -37,11 +37,11 @@ class RunState:
 
 
 def folder_of(cell_folder: Path, config: Config, seed: int) -> Path:
-    return cell_folder / rundir.run_name(dataclasses.replace(config, name=None), seed)
+    return cell_folder / run_folder.run_name(dataclasses.replace(config, name=None), seed)
 
 
 def state_of(folder: Path, seed: int) -> RunState:
-    if not (folder / rundir.CONFIG).exists():
+    if not (folder / run_folder.CONFIG).exists():
         return RunState(seed, folder)
     run = read_run(folder, folder.name)
     status: Status
@@ -58,7 +58,7 @@ def state_of(folder: Path, seed: int) -> RunState:
 
 def _saved_its_end(folder: Path, end: int) -> bool:
     """A program killed after its last evaluation may not have saved yet. Without any checkpoint: they were removed."""
-    saved = checkpoint.steps(folder / rundir.CHECKPOINTS)
+    saved = checkpoint.steps(folder / run_folder.CHECKPOINTS)
     return not saved or saved[-1] >= end
 
 
@@ -68,7 +68,7 @@ def states_of(bench: Path, cell: Cell) -> list[RunState]:
 
 def saved_steps(states: Sequence[RunState]) -> int:
     """Steps that would not have to be made again, over all of these runs."""
-    return sum(max(checkpoint.steps(state.folder / rundir.CHECKPOINTS), default=0) for state in states)
+    return sum(max(checkpoint.steps(state.folder / run_folder.CHECKPOINTS), default=0) for state in states)
 
 
 def require_as_planned(bench: Path, cell: Cell) -> None:
@@ -76,7 +76,7 @@ def require_as_planned(bench: Path, cell: Cell) -> None:
     for seed in cell.config.seeds:
         folder = folder_of(bench / cell.name, cell.config, seed)
         try:
-            config = rundir.open_run(folder).config
+            config = run_folder.open_run(folder).config
         except UserError:
             continue  # none yet; or its state will say what is wrong
         for path, there, wanted in _differences(config, cell.config):

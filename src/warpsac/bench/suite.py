@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from warpsac import envs
-from warpsac.config import PPO, Config
+from warpsac.config.profiles import PROFILES, VARIANTS
+from warpsac.config.schema import PPO, Config
+from warpsac.envs import registry
+from warpsac.envs.tasks import EXTRAS, benchmark_tasks
 from warpsac.errors import ConfigError, UserError
-from warpsac.profiles import PROFILES, VARIANTS
 from warpsac.report.groups import is_material
-from warpsac.settings import configure
-from warpsac.tasks import EXTRAS, benchmark_tasks
+from warpsac.training.configure import configure
 
 Settings = Mapping[str, Any]
 
@@ -109,7 +109,7 @@ class Grid:
         set_here = [path for path, _ in leaves(merged(self.asked, self.settings)) if not path.startswith("eval.")]
         published = {} if any(path == "stop_at" or is_material(path) for path in set_here) else self.published
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
-            target = envs.lookup(name)
+            target = registry.lookup(name)
             entries = self.variants or tuple(map(Entry, COMPARED[target.regime or "limited"]))
             for entry, values in itertools.product(entries, itertools.product(*self.sweep.values())):
                 swept = dict(zip(self.sweep, values, strict=True))
@@ -194,11 +194,11 @@ def narrowed(
     for variant in variants or ():
         if variant not in (*VARIANTS, PPO):
             raise ConfigError("variants", variant, f"must be among {', '.join((*VARIANTS, PPO))}")
-    wanted = None if tasks is None else {envs.lookup(name).name for group in tasks for name in tasks_of(group)}
+    wanted = None if tasks is None else {registry.lookup(name).name for group in tasks for name in tasks_of(group)}
     result = []
     for grid in grids:
         if wanted is not None:
-            names = (envs.lookup(name).name for group in grid.tasks for name in tasks_of(group))
+            names = (registry.lookup(name).name for group in grid.tasks for name in tasks_of(group))
             grid = replace(grid, tasks=tuple(name for name in names if name in wanted))
         if variants is not None:
             entries = grid.variants or tuple(map(Entry, variants))

@@ -12,7 +12,7 @@ import yaml
 
 from warpsac.bench.suite import DEFAULT_SEEDS, Entry, Grid, leaves, merged, nested
 from warpsac.errors import UserError
-from warpsac.files import in_words
+from warpsac.runs.files import in_words
 
 GRID_KEYS = ("tasks", "variants", "sweep", "settings", "profile", "seeds")
 FILE_KEYS = ("name", "grids")

@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from warpsac import checkpoint, rundir
 from warpsac.bench.state import RunState, folder_of, state_of
-from warpsac.config import Config
+from warpsac.config.schema import Config
+from warpsac.config.validation import from_json, to_json
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
-from warpsac.validation import from_json, to_json
+from warpsac.runs import checkpoint, run_folder
 
 # A program whose bench was killed may still be saving: so long its runs are waited for.
 PATIENCE = 300.0
@@ -70,8 +70,8 @@ def parts_of(states: Sequence[RunState]) -> list[Part]:
     Runs are gone on with together if they have a checkpoint of the same step, or none has any.
     """
     left = [state for state in states if state.status != "finished"]
-    saved = {state: set(checkpoint.steps(state.folder / rundir.CHECKPOINTS)) for state in left}
-    fresh = [state for state in left if not (state.folder / rundir.CONFIG).exists()]
+    saved = {state: set(checkpoint.steps(state.folder / run_folder.CHECKPOINTS)) for state in left}
+    fresh = [state for state in left if not (state.folder / run_folder.CONFIG).exists()]
     begun = [state for state in left if state not in fresh]
     unsaved = [state for state in begun if not saved[state]]
     resumable = [state for state in begun if saved[state]]
@@ -85,13 +85,14 @@ def parts_of(states: Sequence[RunState]) -> list[Part]:
 
 def run(folder: Path, config: Config) -> int:
     """Train what is left of the seeds; returns the exit code."""
-    from warpsac import runtime, training
+    from warpsac.training import devices
+    from warpsac.training import start as training
 
     folders = {seed: folder_of(folder, config, seed) for seed in config.seeds}
     _wait_until_free(list(folders.values()))
     for path in folders.values():
         _clear_half_made(path)
-    runtime.use_compilation_cache()
+    devices.use_compilation_cache()
     for part in parts_of([state_of(path, seed) for seed, path in folders.items()]):
         if part.begun:
             outcome = training.resume([state.folder for state in part.states])
@@ -105,7 +106,7 @@ def run(folder: Path, config: Config) -> int:
 def _wait_until_free(folders: Sequence[Path]) -> None:
     deadline, told = time.monotonic() + PATIENCE, False
     while time.monotonic() < deadline:
-        held = [folder for folder in folders if rundir.in_use(folder)]
+        held = [folder for folder in folders if run_folder.in_use(folder)]
         if not held:
             return
         if not told:
@@ -116,12 +117,12 @@ def _wait_until_free(folders: Sequence[Path]) -> None:
 
 def _clear_half_made(folder: Path) -> None:
     """A program killed while it made its folder leaves one that is no run yet: a new one takes its place."""
-    if not folder.is_dir() or (folder / rundir.CONFIG).exists():
+    if not folder.is_dir() or (folder / run_folder.CONFIG).exists():
         return
-    leftovers = {rundir.META, f".{rundir.META}.tmp", f".{rundir.CONFIG}.tmp"}
+    leftovers = {run_folder.META, f".{run_folder.META}.tmp", f".{run_folder.CONFIG}.tmp"}
     strange = sorted({path.name for path in folder.iterdir()} - leftovers)
     if strange:
-        raise UserError(f"{folder}: not a run folder (it holds {strange[0]}, but no {rundir.CONFIG}); move it away")
+        raise UserError(f"{folder}: not a run folder (it holds {strange[0]}, but no {run_folder.CONFIG}); move it away")
     shutil.rmtree(folder)
 
 

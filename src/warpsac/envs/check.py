@@ -9,9 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from warpsac.config import EnvConfig
-from warpsac.envs import gym, in_a_line, lookup, make, why_not_made
-from warpsac.errors import UserError
+from warpsac.config.schema import EnvConfig
+from warpsac.envs.host import gym
+from warpsac.envs.registry import lookup, make, why_not_made
+from warpsac.errors import UserError, in_a_line
 
 STEPS = 200
 

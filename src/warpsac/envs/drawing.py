@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs import Scene
+from warpsac.envs.contract import Scene
 
 
 def scene_of(env: Any) -> Scene | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.contract import Gait, Robot, Term, rounded
+from warpsac.envs.deploy_contract import Gait, Robot, Term, rounded
 from warpsac.errors import UserError
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import tyro
 
 from warpsac.errors import UserError
-from warpsac.files import in_words, write_atomically
 from warpsac.report import page, runs, tables
 from warpsac.report.aggregate import Estimate
 from warpsac.report.missing import find_plans
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
+from warpsac.runs.files import in_words, write_atomically
 
 PAGE = "index.html"
 

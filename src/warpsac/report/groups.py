@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config import PPO, Config
-from warpsac.profiles import FAMILY_PROFILES, VARIANTS, resolve
-from warpsac.tasks import EXTRAS, Task, find
+from warpsac.config.profiles import FAMILY_PROFILES, VARIANTS, resolve
+from warpsac.config.schema import PPO, Config
+from warpsac.envs.tasks import EXTRAS, Task, find
 
 # Settings that neither change what is learned nor how it is judged; a section stands for all its settings.
 IMMATERIAL = frozenset({

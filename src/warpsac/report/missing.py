@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from warpsac.plan import PLAN, Planned, read_plan
 from warpsac.report.groups import OTHER_FAMILY, Group, group_of, in_order, scale_of
 from warpsac.report.runs import Run, common_changes
+from warpsac.runs.bench_plan import PLAN, Planned, read_plan
 
 
 class Missing(NamedTuple):

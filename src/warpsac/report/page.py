@@ -10,7 +10,7 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from warpsac.provenance import own_version
+from warpsac.config.provenance import own_version
 from warpsac.report import payload, sections
 from warpsac.report.groups import Group
 from warpsac.report.runs import Run

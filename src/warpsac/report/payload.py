@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac import published
+from warpsac.envs import published
 from warpsac.report.aggregate import Band, thinned
 from warpsac.report.groups import Group
 from warpsac.report.numerals import is_whole

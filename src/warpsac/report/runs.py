@@ -12,11 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from warpsac import checkpoint, published, rowfiles, rundir
-from warpsac.config import Config
+from warpsac.config.schema import Config
+from warpsac.envs import published
 from warpsac.errors import UserError
-from warpsac.files import in_words
 from warpsac.report.groups import Group, Scale, group_of, scale_of
+from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.runs.files import in_words
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
 
@@ -67,11 +68,11 @@ class Run:
 
     def origin(self, part: str) -> Mapping[str, Any]:
         """One of the mappings of meta.json, which may be missing or broken."""
-        return rundir.part_of(self.meta, part, dict)
+        return run_folder.part_of(self.meta, part, dict)
 
     @property
     def resumes(self) -> int:
-        return len(rundir.part_of(self.meta, "resumes", list))
+        return len(run_folder.part_of(self.meta, "resumes", list))
 
     @property
     def ended_by_budget(self) -> bool:
@@ -94,7 +95,7 @@ def find_folders(root: Path) -> Iterator[Path]:
         if real in seen:
             return
         seen.add(real)
-        if (folder / rundir.CONFIG).is_file():
+        if (folder / run_folder.CONFIG).is_file():
             yield folder
             return
         try:
@@ -124,7 +125,7 @@ def collect(roots: Sequence[Path]) -> list[Run]:
 def read_run(folder: Path, name: str) -> Run:
     """One run folder; whatever is wrong with it becomes its status."""
     try:
-        opened = rundir.open_run(folder)
+        opened = run_folder.open_run(folder)
     except UserError as error:
         return Run(folder, name, "damaged", str(error))
     config = opened.config
@@ -185,7 +186,7 @@ def _judged(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], evaluat
 
 
 def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, str]:
-    failure = rundir.read_failure(run.path)
+    failure = run_folder.read_failure(run.path)
     if failure is not None:
         return "failed", failure
     judged_at = evaluations[-1, 0] if len(evaluations) else -1.0
@@ -199,16 +200,16 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     if (run.path / "bad_batch.npz").exists():
         return "failed", "a loss was not finite; its minibatch is in bad_batch.npz"
     progress = f"at step {run.reached:,} of {run.end_step:,}"
-    if rundir.in_use(run.path):
+    if run_folder.in_use(run.path):
         return "running", progress
-    checkpoints = run.path / rundir.CHECKPOINTS
+    checkpoints = run.path / run_folder.CHECKPOINTS
     saved = checkpoint.steps(checkpoints)
     if saved and not (run.path / rowfiles.METRICS).exists():
         return "damaged", f"{rowfiles.METRICS} is gone; step {saved[-1]:,} was saved"
     if not len(evaluations):
         return "no evaluations", progress
     if checkpoint.any_complete(checkpoints):
-        return "interrupted", f"{progress}; go on with: {rundir.resume_command([run.path])}"
+        return "interrupted", f"{progress}; go on with: {run_folder.resume_command([run.path])}"
     return "interrupted", f"{progress}, no {'complete ' if saved else ''}checkpoint"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from warpsac import published
-from warpsac.profiles import default_variant
+from warpsac.config.profiles import default_variant
+from warpsac.envs import published
 from warpsac.report.aggregate import Estimate, spread
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.numerals import plain

@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from warpsac.plan import Planned
+from warpsac.envs.tasks import all_tasks
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Group, Scale, in_order
 from warpsac.report.missing import Missing, find_missing
 from warpsac.report.runs import REACHED, Run, common_changes
-from warpsac.tasks import all_tasks
+from warpsac.runs.bench_plan import Planned
 
 Metric = Literal["final", "auc", "wall_auc"]
 METRICS: tuple[Metric, ...] = ("final", "auc", "wall_auc")

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from warpsac.errors import UserError
-from warpsac.files import in_words, write_atomically
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import is_whole
 from warpsac.report.study import METRICS, Range, Study, TaskResults
+from warpsac.runs.files import in_words, write_atomically
 
 Rows = Iterator[dict[str, Any]]
 Table = Callable[[Study], Rows]

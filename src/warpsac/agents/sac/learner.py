@@ -1,0 +1,303 @@
+"""The learner: its state, its first value, how it acts and how it learns from one minibatch.
+
+Everything here is for one seed; `jax.vmap` adds the seed axis. `Agent` is what never changes during a
+run and is static under `jax.jit`; `Learner` and `Exploration` are pytrees.
+
+One update, all on one minibatch:
+
+    every `policy_delay`-th update:  actor, then temperature
+    always:                          critic, then target critic (EMA of parameters)
+
+Whether an update is an actor's turn is decided by the caller in Python (`actor_turn`), never by a
+conditional on the device: that would cost a host synchronisation per update.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from warpsac.agents.networks import (
+    FORMATS,
+    Format,
+    Network,
+    TrunkMoments,
+    actor_apply,
+    critic_apply,
+    fold_moments,
+    init_actor,
+    init_critic,
+    project,
+)
+from warpsac.agents.sac import losses
+from warpsac.config.schema import LearnerConfig
+from warpsac.types import Array, Batch, ObsViews
+
+ADAM = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)
+# An action component this close to its limit counts as saturated in the metrics.
+SATURATED = 0.99
+
+
+@dataclass(frozen=True)
+class Agent:
+    config: LearnerConfig
+    views: ObsViews
+    action_dim: int
+    horizon_updates: int
+    n_step: int = 1
+
+    @property
+    def least_discount(self) -> float:
+        """The smallest discount of a window that does not end in a termination."""
+        return self.config.gamma**self.n_step
+
+    @property
+    def number(self) -> Format:
+        return FORMATS[self.config.compute]
+
+    @property
+    def entropy_target(self) -> float:
+        return losses.target_entropy(self.action_dim, self.config.target_std)
+
+
+class Policy(NamedTuple):
+    """All that acting needs."""
+
+    actor: Network
+    moments: TrunkMoments
+
+
+class Learner(NamedTuple):
+    actor: Network
+    actor_moments: TrunkMoments
+    critic: Network  # leading member axis
+    critic_moments: TrunkMoments
+    target: Network  # always in training mode: it needs no running moments
+    log_alpha: Array
+    actor_adam: Any
+    critic_adam: Any
+    alpha_adam: Any
+    updates: Array  # int32, critic updates made
+    first_bad: Array  # int32, the first update with a non-finite loss, -1 while there is none
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.actor, self.actor_moments)
+
+
+class Exploration(NamedTuple):
+    noise: Array  # float32 [N, A], standard normal, kept for several steps
+    remaining: Array  # int32, further steps that keep it
+
+
+def init_policy(agent: Agent, rng: np.random.Generator | None = None) -> Policy:
+    """An untrained policy; also the template that a saved one is read into."""
+    config = agent.config
+    actor, moments = init_actor(
+        rng or np.random.default_rng(0),
+        agent.views.actor_dim,
+        agent.action_dim,
+        config.actor_width,
+        config.actor_blocks,
+        config.expansion,
+    )
+    return Policy(jax.tree.map(jnp.asarray, actor), jax.tree.map(jnp.asarray, moments))
+
+
+def init_learner(agent: Agent, seed: int) -> Learner:
+    config, rng = agent.config, np.random.default_rng([seed, 0])
+    actor, actor_moments = init_actor(
+        rng,
+        agent.views.actor_dim,
+        agent.action_dim,
+        config.actor_width,
+        config.actor_blocks,
+        config.expansion,
+    )
+    critic, critic_moments = init_critic(
+        rng,
+        agent.views.critic_dim,
+        agent.action_dim,
+        config.critic_width,
+        config.critic_blocks,
+        config.expansion,
+        config.atoms,
+        config.critics,
+    )
+    critic, critic_moments = jax.tree.map(jnp.asarray, (critic, critic_moments))
+    if config.projection:
+        actor, critic = jax.jit(project)(actor), jax.jit(project)(critic)
+    log_alpha = jnp.asarray(math.log(config.initial_alpha), jnp.float32)
+    return Learner(
+        actor=actor,
+        actor_moments=actor_moments,
+        critic=critic,
+        critic_moments=critic_moments,
+        target=jax.tree.map(jnp.copy, critic),
+        log_alpha=log_alpha,
+        actor_adam=ADAM.init(actor),
+        critic_adam=ADAM.init(critic),
+        alpha_adam=ADAM.init(log_alpha),
+        updates=jnp.zeros((), jnp.int32),
+        first_bad=jnp.full((), -1, jnp.int32),
+    )
+
+
+# --- acting
+
+
+def init_exploration(agent: Agent, num_envs: int) -> Exploration:
+    return Exploration(jnp.zeros((num_envs, agent.action_dim), jnp.float32), jnp.zeros((), jnp.int32))
+
+
+def noise_repeat_probabilities(longest: int) -> np.ndarray:
+    """P(n) proportional to n^-2, n = 1..longest."""
+    weight = np.arange(1, longest + 1, dtype=np.float64) ** -2
+    return weight / weight.sum()
+
+
+def explore(agent: Agent, policy: Policy, state: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
+    """Actions [N, A] sampled with noise that is held for n steps, and the noise to go on with."""
+    noise_key, length_key = jax.random.split(key)
+    cumulative = jnp.asarray(np.cumsum(noise_repeat_probabilities(agent.config.noise_repeat)), jnp.float32)
+    # The last bound is left out: rounding must not yield a length beyond the longest.
+    length = 1 + (jax.random.uniform(length_key) >= cumulative[:-1]).sum(dtype=jnp.int32)
+    fresh = jax.random.normal(noise_key, state.noise.shape)
+    renew = state.remaining == 0
+    noise = jnp.where(renew, fresh, state.noise)
+    remaining = jnp.where(renew, length, state.remaining) - 1
+    mean, log_std, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.number)
+    return jnp.tanh(mean + jnp.exp(log_std) * noise), Exploration(noise, remaining)
+
+
+def random_action(agent: Agent, num_envs: int, key: Array) -> Array:
+    """Uniform actions of the warm-up."""
+    return jax.random.uniform(key, (num_envs, agent.action_dim), minval=-1.0, maxval=1.0)
+
+
+def best_action(agent: Agent, policy: Policy, obs: Array) -> Array:
+    """tanh(mean): evaluation and deployment."""
+    mean, _, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.number)
+    return jnp.tanh(mean)
+
+
+# --- learning
+
+
+def update(
+    agent: Agent, learner: Learner, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
+) -> tuple[Learner, dict[str, Array]]:
+    """One update on one minibatch of raw rewards; returns the new state and the update's metrics."""
+    rate = _rate(agent, learner.updates)
+    noise = jax.random.normal(key, (2, *batch.action.shape))
+    metrics: dict[str, Array] = {}
+    if actor_turn:
+        # The count of actor updates; the temperature makes as many.
+        own = learner.updates // agent.config.policy_delay
+        actor_rate = _rate(agent, own) if agent.config.schedule == "per-optimizer" else rate
+        learner, metrics = _update_actor(agent, learner, batch, noise[0], actor_rate)
+    learner, critic_metrics = _update_critic(agent, learner, batch, reward_scale, noise[1], rate)
+    finite = jnp.isfinite(critic_metrics["loss/critic"])
+    if actor_turn:
+        finite &= jnp.isfinite(metrics["loss/actor"])
+    first_bad = jnp.where((learner.first_bad < 0) & ~finite, learner.updates, learner.first_bad)
+    learner = learner._replace(updates=learner.updates + 1, first_bad=first_bad)
+    return learner, metrics | critic_metrics | {"optimizer/learning_rate": rate}
+
+
+def _rate(agent: Agent, updates: Array) -> Array:
+    """The learning rate of an optimizer that has made so many updates."""
+    config = agent.config
+    return losses.cosine(config.learning_rate, config.final_learning_rate, updates / agent.horizon_updates)
+
+
+def _descend(params: Any, gradient: Any, adam: Any, rate: Array) -> tuple[Any, Any]:
+    step, adam = ADAM.update(gradient, adam)
+    return jax.tree.map(lambda p, s: p - rate * s, params, step), adam
+
+
+def _update_actor(
+    agent: Agent, learner: Learner, batch: Batch, noise: Array, rate: Array
+) -> tuple[Learner, dict[str, Array]]:
+    views, support = agent.views, losses.value_support(agent.config.atoms, agent.config.value_limit)
+    rows = slice(0, batch.obs.shape[0])
+    both = jnp.concatenate([views.actor(batch.obs), views.actor(batch.next_obs)])
+    alpha = jnp.exp(learner.log_alpha)
+
+    def loss(actor: Network) -> tuple[Array, Any]:
+        mean, log_std, moments = actor_apply(actor, both, None, agent.number, rows)
+        action, log_prob = losses.squashed_gaussian(mean, log_std, noise)
+        logits, _ = critic_apply(learner.critic, views.critic(batch.obs), action, learner.critic_moments, agent.number)
+        values = losses.expected_value(logits, support)
+        return losses.actor_objective(log_prob, alpha, values), (log_prob, action, moments)
+
+    (value, (log_prob, action, moments)), gradient = jax.value_and_grad(loss, has_aux=True)(learner.actor)
+    actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
+    if agent.config.projection:
+        actor = project(actor)
+    entropy = -log_prob.mean()
+    alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
+    log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
+    learner = learner._replace(
+        actor=actor,
+        actor_adam=actor_adam,
+        actor_moments=fold_moments(learner.actor_moments, moments),
+        log_alpha=log_alpha,
+        alpha_adam=alpha_adam,
+    )
+    return learner, {
+        "loss/actor": value,
+        "policy/entropy": entropy,
+        "policy/alpha": alpha,
+        "policy/saturation": (jnp.abs(action) > SATURATED).mean(),
+    }
+
+
+def _update_critic(
+    agent: Agent, learner: Learner, batch: Batch, reward_scale: Array, noise: Array, rate: Array
+) -> tuple[Learner, dict[str, Array]]:
+    config, views = agent.config, agent.views
+    support = losses.value_support(config.atoms, config.value_limit)
+    size = batch.obs.shape[0]
+    mean, log_std, _ = actor_apply(learner.actor, views.actor(batch.next_obs), learner.actor_moments, agent.number)
+    next_action, log_prob = losses.squashed_gaussian(mean, log_std, noise)
+    obs = jnp.concatenate([views.critic(batch.obs), views.critic(batch.next_obs)])
+    action = jnp.concatenate([batch.action, next_action])
+
+    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None))
+    target = losses.target_distribution(
+        losses.pessimistic_distribution(target_logits, support),
+        reward_scale * batch.reward,
+        batch.discount,
+        -jnp.exp(learner.log_alpha) * log_prob,
+        support,
+        agent.least_discount,
+    )
+
+    def loss(critic: Network) -> tuple[Array, TrunkMoments]:
+        logits, moments = critic_apply(critic, obs, action, None, agent.number, slice(0, size))
+        return losses.cross_entropy(logits, target), moments
+
+    (value, moments), gradient = jax.value_and_grad(loss, has_aux=True)(learner.critic)
+    critic, critic_adam = _descend(learner.critic, gradient, learner.critic_adam, rate)
+    if config.projection:
+        critic = project(critic)
+    learner = learner._replace(
+        critic=critic,
+        critic_adam=critic_adam,
+        critic_moments=fold_moments(learner.critic_moments, moments),
+        target=jax.tree.map(lambda t, c: t + config.tau * (c - t), learner.target, critic),
+    )
+    mean_target = target.mean(0)
+    return learner, {
+        "loss/critic": value,
+        "value/mean": (mean_target * support).sum(),
+        "value/edge_low": mean_target[0],
+        "value/edge_high": mean_target[-1],
+    }

@@ -1,0 +1,89 @@
+"""What produced a run: command, versions, machine, commit. No jax: devices are named by the caller."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("jax", "jaxlib", "optax", "numpy", "ml_dtypes", "gymnasium")
+
+
+def describe(
+    command: Sequence[str] | None = None,
+    simulators: Mapping[str, str] | None = None,
+    accelerators: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The content of meta.json. `simulators`: package -> version, as the environment names them."""
+    return {
+        "command": list(sys.argv if command is None else command),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            **({"warpsac": version} if (version := own_version()) else {}),
+            **installed_versions(PACKAGES),
+            **(simulators or {}),
+        },
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpu": _cpu_name(),
+        "cpu_count": os.cpu_count(),
+        "accelerators": list(accelerators),
+        "git": git_state(Path(__file__).parents[1]),
+    }
+
+
+def own_version() -> str | None:
+    """This package: as the checkout says that the code lies in, installed or not; else as it is installed."""
+    try:
+        project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        if project["name"] == "warpsac":
+            return str(project["version"])
+    except (OSError, ValueError, KeyError):
+        pass
+    return installed_versions(["warpsac"]).get("warpsac")
+
+
+def installed_versions(packages: Sequence[str]) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Commit of the checkout that tracks this folder, and whether it was changed since; None without one.
+
+    Code that is merely installed somewhere inside another project's checkout is not tracked by it.
+    """
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", "."):
+            return None
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--", "."))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,275 @@
+"""`warpsac export`: build the policy's file, hold it against the policy on recorded observations, write it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import numpy as np
+import tyro
+
+from warpsac.agents.ppo import learner as ppo
+from warpsac.deploy import describe as deploy
+from warpsac.deploy import onnx_graph as network
+from warpsac.deploy.sim2sim.policy import open_session
+from warpsac.deploy.sim2sim.robot import Simulated
+from warpsac.deploy.sim2sim.walk import walk
+from warpsac.envs import contract, registry
+from warpsac.envs.robots import ASSETS, Deployment
+from warpsac.errors import UserError
+from warpsac.runs import rowfiles, run_folder
+from warpsac.runs.files import free_name, in_words
+from warpsac.runs.policy import LoadedPolicy, learner_of, load_policy, require_fit
+from warpsac.training.configure import heeds
+
+TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
+RECORDED = 800  # observations that the file is held against,
+AT_ONCE = 4  # and environments that they are recorded in, where the simulator can hold as many
+SCENE = "scene/scene.xml"
+ENV_SETTINGS = ("num_envs", "pushes", "randomize", "action_limit")  # told where they mean something to the task
+
+# Where a robot is recorded: standing, ahead, to the left, turning; as parts of the greatest command.
+_COMMANDS = ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 0.5))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Write the newest policy of a run as an ONNX file with all that a robot needs to know."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
+    out: str | None = None
+    """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
+    without_robot: bool = False
+    """Leave out the description of the task's robot, where its files are not at hand."""
+    json: bool = False
+    """Print one JSON object instead of lines."""
+
+
+class Exported(NamedTuple):
+    path: Path  # of the folder
+    error: float  # largest difference from the policy
+    observations: int
+    source: str  # where they come from
+    robot: str  # what is known of it, in words
+
+
+def command(asked: ExportOptions) -> int:
+    done = export(asked.run, asked.out, asked.without_robot)
+    if asked.json:
+        print(json.dumps(done._asdict() | {"path": str(done.path)}))
+        return 0
+    print(f"policy: {done.path / 'policy.onnx'}")
+    print(f"checked: largest difference {done.error:.1e} from the policy on {done.observations} observations")
+    print(f"observations: {done.source}")
+    print(f"robot: {done.robot}")
+    if (done.path / SCENE).exists():
+        print(f"next: {shlex.join(['warpsac', 'sim2sim', str(done.path / 'policy.onnx')])}")
+    return 0
+
+
+def export(run: Path | str, out: Path | str | None = None, without_robot: bool = False) -> Exported:
+    """Write the newest policy of a run into a new folder, or refuse and write nothing."""
+    folder, policy = run_folder.open_run(run), load_policy(run)
+    target = Path(out) if out is not None else free_name(folder.path / "export")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"{target}: exists already; name a new folder with --out")
+    deployment, known = (None, "left out, as asked") if without_robot else _deployment(folder, policy.step)
+    robot = deployment.robot if deployment else None
+    if robot and deployment and deployment.scene:
+        robot = dataclasses.replace(robot, scene=SCENE)
+        deployment = Deployment(robot, deployment.scene)
+    views, low, high = policy.agent.views, policy.info["action_low"], policy.info["action_high"]
+    if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
+        raise UserError(
+            f"{folder.config.task}: its robot has {robot.observation_size} observations and {len(robot.joints)} "
+            f"joints, the policy was trained with {views.actor_dim} and {len(low)}"
+        )
+    rate = robot.control_hz if robot else policy.info["control_hz"]
+    about, terms = _training_run(folder, policy), policy.info.get("terms", ())
+    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
+    content = network.build(actor_of(policy), low, high, deploy.metadata(card, robot))
+    obs, source = recorded_observations(folder, policy, deployment, _runner(content))
+    error = largest_difference(content, policy, obs)
+    if not error <= TOLERANCE:
+        raise UserError(
+            f"{folder.path}: not exported: the ONNX network differs from the policy by {error:.1e} on "
+            f"{len(obs)} observations ({source}); allowed is {TOLERANCE:g}"
+        )
+    _write(target, content, deploy.deploy_yaml(card, robot), deployment)
+    return Exported(target, error, len(obs), source, known)
+
+
+# --- what is known of the run and its robot
+
+
+def _deployment(folder: run_folder.RunDir, step: int) -> tuple[Deployment | None, str]:
+    """The robot of the run's task, and a line about it."""
+    try:
+        found = registry.deployment(folder.config.task, folder.env, step // folder.env.num_envs)
+    except UserError as error:  # half a description would be found out on the robot
+        raise UserError(f"{error}; or export the policy alone with --without-robot") from error
+    if found is None:
+        return None, f"{folder.config.task} has none that is known here"
+    robot = found.robot
+    known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
+    return found, known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+
+
+def _training_run(folder: run_folder.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
+    meta = folder.meta
+    git = run_folder.part_of(meta, "git", dict)
+    evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
+    last = evaluations[-1] if evaluations else None
+    return {
+        "name": folder.path.resolve().name,
+        "variant": folder.config.variant,
+        "seed": folder.seed,
+        "step": policy.step,
+        "evaluation_return": last["return_mean"] if last else None,
+        "evaluation_step": int(last["step"]) if last else None,
+        "commit": git.get("commit"),
+        "dirty": git.get("dirty"),
+        "time": meta.get("time"),
+        "resumes": len(run_folder.part_of(meta, "resumes", list)),
+        "env": _simulator_settings(folder),
+        "versions": run_folder.part_of(meta, "versions", dict),
+    }
+
+
+def _simulator_settings(folder: run_folder.RunDir) -> dict[str, Any]:
+    """Those that mean something to the task; all of them where the task is not known here."""
+    try:
+        family = registry.lookup(folder.config.task).family
+        names = [name for name in ENV_SETTINGS if heeds(family, name)]
+    except UserError:
+        names = list(ENV_SETTINGS)
+    return {name: getattr(folder.env, name) for name in names}
+
+
+# --- the check
+
+
+def _runner(content: bytes) -> Callable[[np.ndarray], np.ndarray]:
+    """The exported network on one observation."""
+    session = open_session(content)
+    return lambda obs: session.run(["actions"], {"obs": obs[None].astype(np.float32)})[0][0]
+
+
+def largest_difference(content: bytes, policy: LoadedPolicy, obs: np.ndarray) -> float:
+    """Between the exported network and the policy in float32, over observations [N, D], in units of [-1, 1]."""
+    run = _runner(content)
+    found = np.stack([run(row) for row in obs])
+    middle, half = network.action_range(policy.info["action_low"], policy.info["action_high"])
+    expected = middle + half * exact_actions(policy, obs)
+    return float(np.abs((found - expected) / np.maximum(half, 1e-30)).max())
+
+
+def exact_actions(policy: LoadedPolicy, obs: np.ndarray) -> np.ndarray:
+    """The policy's actions in [-1, 1], in float32 whatever it was trained in, with full products on a GPU too."""
+    learner: Any = learner_of(policy.agent)
+    agent: Any = policy.agent
+    agent = dataclasses.replace(agent, config=dataclasses.replace(agent.config, compute="float32-exact"))
+    return np.asarray(jax.jit(lambda rows: learner.best_action(agent, policy.policy, rows))(obs), np.float64)
+
+
+def actor_of(policy: LoadedPolicy) -> network.Folded | ppo.ActorLayers:
+    """The policy as plain arrays, of either algorithm."""
+    if isinstance(policy.policy, ppo.Policy):
+        assert isinstance(policy.agent, ppo.Agent)
+        return ppo.actor_layers(policy.agent, policy.policy)
+    return network.fold(policy.policy)
+
+
+def _seen_in_training(policy: LoadedPolicy) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and variance of the actor's observations."""
+    own = policy.policy
+    if isinstance(own, ppo.Policy):
+        views = policy.agent.views
+        return np.asarray(views.actor(own.obs.mean)), np.asarray(views.actor(own.obs.var))
+    return np.asarray(own.moments.norm_in.mean), np.asarray(own.moments.norm_in.var)
+
+
+def recorded_observations(
+    folder: run_folder.RunDir,
+    policy: LoadedPolicy,
+    deployment: Deployment | None,
+    act: Callable[[np.ndarray], np.ndarray],
+) -> tuple[np.ndarray, str]:
+    """Observations [N, D] that the policy meets, and where they come from.
+
+    Of the robot in plain MuJoCo where there is one (nothing has to be compiled), else of the task's own
+    simulator. Where that cannot be had either they are drawn with the mean and spread that training saw.
+    """
+    if deployment and deployment.scene:
+        return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+    task = folder.config.task
+    try:
+        count = min(AT_ONCE, registry.most_envs(task) or AT_ONCE)
+        env = registry.make(task, count, folder.env)
+    except UserError as error:
+        mean, var = _seen_in_training(policy)
+        noise = np.random.default_rng(0).standard_normal((RECORDED, policy.agent.views.actor_dim))
+        drawn = mean + np.sqrt(var) * noise
+        return drawn.astype(np.float32), f"drawn with the mean and spread of training, because {error}"
+    try:
+        require_fit(policy, env.spec)
+        return _from_task(env, policy), f"recorded on {task}"
+    finally:
+        env.close()
+
+
+def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    import mujoco
+
+    assert deployment.scene is not None
+    robot, scene = deployment.robot, deployment.scene
+    files = {f"{ASSETS}/{name}": data for name, data in scene.assets.items()}
+    simulated = Simulated(mujoco.MjModel.from_xml_string(scene.xml, files), robot)
+    seconds = RECORDED / len(_COMMANDS) / robot.control_hz
+    rows: list[np.ndarray] = []
+    for parts in _COMMANDS:
+        order = np.array(parts) * np.array(robot.command_high)
+        walk(simulated, act, order, seconds, lambda step, obs: rows.append(obs))
+    return np.stack(rows)
+
+
+def _from_task(env: contract.HostEnv, policy: LoadedPolicy) -> np.ndarray:
+    obs, rows = env.reset(0), []
+    for _ in range(RECORDED // env.spec.num_envs):
+        rows.append(policy.agent.views.actor(obs))
+        env.send(policy.normalized(obs))
+        obs = env.recv().result.obs
+    return np.concatenate(rows)
+
+
+# --- files
+
+
+def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deployment | None) -> None:
+    """All files or none: written beside the target and renamed."""
+    beside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    try:
+        beside.mkdir(parents=True)
+        (beside / "policy.onnx").write_bytes(content)
+        (beside / "deploy.yaml").write_text(deploy_yaml, encoding="utf-8")
+        if deployment and deployment.scene:
+            scene = beside / SCENE
+            (scene.parent / ASSETS).mkdir(parents=True)
+            scene.write_text(deployment.scene.xml, encoding="utf-8")
+            for name, data in deployment.scene.assets.items():
+                (scene.parent / ASSETS / name).write_bytes(data)
+        if target.is_dir():
+            target.rmdir()  # empty, as was seen before
+        os.rename(beside, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {in_words(error)}") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

@@ -1,0 +1,110 @@
+"""`warpsac sim2sim`: let an exported policy walk in plain MuJoCo, and say how well it did."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from warpsac.deploy.sim2sim.policy import Policy
+from warpsac.deploy.sim2sim.robot import load_scene, require_mujoco
+from warpsac.deploy.sim2sim.walk import SETTLING_SECONDS, film, prepare_to_draw, walk
+from warpsac.envs.deploy_contract import Robot
+from warpsac.errors import UserError
+
+LONGEST_SECONDS = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Sim2SimOptions:
+    """Run an exported policy alone on plain MuJoCo, under a commanded velocity; exit code 1: it fell."""
+
+    policy: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="POLICY.onnx")]
+    """policy.onnx of an exported folder."""
+    command: tuple[float, float, float] = (0.5, 0.0, 0.0)
+    """Velocity ahead, to the left (m/s), turning left (rad/s)."""
+    seconds: float = 20.0
+    """How long to walk."""
+    video: str | None = None
+    """An mp4 file to write."""
+    viewer: bool = False
+    """Watch and steer it in the browser instead, until Ctrl-C."""
+    host: str = "127.0.0.1"
+    """With --viewer: the address to serve at."""
+    port: int = 8080
+    """With --viewer: the port to serve at; 0: any that is free."""
+    scene: str | None = None
+    """Another MuJoCo scene with the same robot; default: the one exported with the policy."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def command(asked: Sim2SimOptions) -> int:
+    if not 0 < asked.seconds <= LONGEST_SECONDS:
+        raise UserError(f"seconds = {asked.seconds:g}: must be above 0 and at most {LONGEST_SECONDS:g}")
+    if not (np.abs(asked.command) < np.finfo(np.float32).max).all():  # which the policy is given them in
+        raise UserError(f"command = {asked.command}: must be three finite numbers")
+    if asked.viewer and (asked.video or asked.json):
+        raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
+    policy = Policy(asked.policy)
+    if asked.video or asked.viewer:
+        require_mujoco()
+        prepare_to_draw()
+    robot = load_scene(policy, asked.scene)
+    outside = _outside(asked.command, robot.robot)
+    scene = asked.scene or "the exported scene"
+    for line in ([outside] if outside else []) + [f"{scene}: {one}" for one in robot.differences]:
+        print(f"warning: {line}", file=sys.stderr)
+    if asked.viewer:
+        from warpsac.deploy.sim2sim import stage
+
+        stage.watch(robot, policy, asked.command, asked.host, asked.port)
+        return 0
+    if asked.video:
+        done = film(robot, policy, asked.command, asked.seconds, Path(asked.video))
+    else:
+        done = walk(robot, policy, asked.command, asked.seconds)
+    found: dict[str, Any] = {"task": policy.card["task"], "policy": asked.policy, **done.summary()}
+    if asked.video:
+        found["video"] = asked.video
+    if asked.json:
+        print(json.dumps(found))
+    else:
+        _show(found)
+    return 1 if found["falls"] else 0
+
+
+def _outside(asked: tuple[float, float, float], robot: Robot) -> str | None:
+    """A line on a command that the policy was not trained with; None if it was."""
+    ranges = list(zip(robot.command_low, robot.command_high))
+    if all(low <= value <= high for value, (low, high) in zip(asked, ranges)):
+        return None
+    parts = ("m/s ahead", "m/s to the left", "rad/s turning")
+    trained = ", ".join(f"{low:g} to {high:g} {part}" for (low, high), part in zip(ranges, parts))
+    return f"command = {' '.join(f'{value:g}' for value in asked)}: the policy was trained with {trained}"
+
+
+def _show(found: dict[str, Any]) -> None:
+    fell = f", the first after {found['first_fall']:.2f} s" if found["falls"] else ""
+    table = Table(title=f"{found['task']}, {found['seconds']:g} s in plain MuJoCo")
+    for heading in ("", "ahead m/s", "left m/s", "turning rad/s"):
+        table.add_column(heading, justify="right" if heading else "left")
+    rows = {"command": "command", "velocity": "mean velocity", "mean_error": "mean error", "rms_error": "rms error"}
+    for key, name in rows.items():
+        if key in found:
+            table.add_row(name, *(f"{value:+.3f}" if key != "rms_error" else f"{value:.3f}" for value in found[key]))
+    console = Console()
+    console.print(table)
+    if "velocity" not in found:
+        console.print(f"velocities: not judged, as it never walked for more than {SETTLING_SECONDS:g} s after a start")
+    console.print(f"falls: {found['falls']}{fell}")
+    console.print(f"mechanical power: {found['power']:.0f} W")
+    if "video" in found:
+        console.print(f"video: {found['video']}")

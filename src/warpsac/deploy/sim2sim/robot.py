@@ -1,0 +1,274 @@
+"""The robot of a deploy contract in a MuJoCo scene: what it observes, and how its motors are driven."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from warpsac.deploy.sim2sim.policy import Policy
+from warpsac.envs.deploy_contract import Robot, Term
+from warpsac.errors import UserError
+
+FALLEN_HEIGHT = 0.5  # the base is below this part of its height in the default pose,
+FALLEN_UP = 0.5  # or its upward axis is tilted by more than 60 degrees
+
+
+class Motors:
+    """Joint targets to what the model's actuators take: targets as they are, or torques by the contract's gains."""
+
+    def __init__(self, model: Any, robot: Robot, joints: Sequence[int]):
+        import mujoco
+
+        actuator_of = {int(model.actuator_trnid[i, 0]): i for i in range(model.nu)
+                       if model.actuator_trntype[i] == mujoco.mjtTrn.mjTRN_JOINT}  # fmt: skip
+        missing = [name for name, joint in zip(robot.joints, joints) if joint not in actuator_of]
+        if missing:
+            raise UserError(f"the scene has no actuator for joint {missing[0]}")
+        self._ids = np.array([actuator_of[joint] for joint in joints])
+        self._torque = model.actuator_biastype[self._ids] == mujoco.mjtBias.mjBIAS_NONE
+        self._gear = model.actuator_gainprm[self._ids, 0] * model.actuator_gear[self._ids, 0]
+        self._stiffness = np.array(robot.stiffness)
+        # The contract's damping is that of motor and joint together, and the scene's joints have theirs.
+        passive = model.dof_damping[model.jnt_dofadr[list(joints)]]
+        self._damping = np.array(robot.damping) - passive
+        self._limit = np.array(robot.effort_limit or [np.inf] * len(joints))
+        self.differences = tuple(self._differences(model, robot, joints, passive))
+
+    def _differences(self, model: Any, robot: Robot, joints: Sequence[int], passive: np.ndarray) -> Iterator[str]:
+        """Lines on motors of the scene that do not do what the contract says."""
+        single = np.array([(model.actuator_trnid[:, 0] == joint).sum() == 1 for joint in joints])
+        driven = single & ~self._torque
+        stiffness, damping = -model.actuator_biasprm[self._ids, 1:3].T
+        scene = (stiffness, damping + passive)
+        for what, found, told in zip(("stiffness", "damping"), scene, (robot.stiffness, robot.damping)):
+            other = np.flatnonzero(driven & ~np.isclose(found, told, rtol=1e-3, atol=1e-6))
+            if len(other):
+                first = f"{robot.joints[other[0]]} has {found[other[0]]:g} instead of {told[other[0]]:g}"
+                yield f"{what} of {_joints(len(other))} is not the policy's: {first}"
+        most = self._strongest(model, joints)
+        weak = np.flatnonzero((most < 0.999 * self._limit) & np.isfinite(self._limit))
+        if len(weak):
+            first = f"{robot.joints[weak[0]]} gives {most[weak[0]]:g} N m instead of {self._limit[weak[0]]:g}"
+            yield f"motors of {_joints(len(weak))} are weaker than the policy's: {first}"
+
+    def _strongest(self, model: Any, joints: Sequence[int]) -> np.ndarray:
+        """The greatest torque that the scene allows: by what a motor takes, by what it gives, and by its joint."""
+        ids, joints = self._ids, list(joints)
+        limits = (
+            (self._torque & model.actuator_ctrllimited[ids].astype(bool), model.actuator_ctrlrange[ids], self._gear),
+            (model.actuator_forcelimited[ids], model.actuator_forcerange[ids], model.actuator_gear[ids, 0]),
+            (model.jnt_actfrclimited[joints], model.jnt_actfrcrange[joints], np.ones(len(joints))),
+        )
+        each = [np.where(limited, np.abs(ends * gear[:, None]).min(axis=1), np.inf) for limited, ends, gear in limits]
+        return np.min(each, axis=0)
+
+    def drive(self, data: Any, target: np.ndarray, angle: np.ndarray, velocity: np.ndarray) -> None:
+        torque = self._stiffness * (target - angle) - self._damping * velocity
+        torque = np.clip(torque, -self._limit, self._limit)
+        data.ctrl[self._ids] = np.where(self._torque, torque / self._gear, target)
+
+
+def _joints(count: int) -> str:
+    return f"{count} joint{'s' * (count != 1)}"
+
+
+class Simulated:
+    """The robot of a contract in a MuJoCo scene."""
+
+    def __init__(self, model: Any, robot: Robot):
+        import mujoco
+
+        self.model, self.robot, self.data = model, robot, mujoco.MjData(model)
+        joints_there = {model.joint(i).name for i in range(model.njnt)}
+        # Other scenes of the same robot are likely to call its parts by their plain names.
+        self._prefix = robot.prefix if joints_there.isdisjoint(robot.joints) else ""
+        joints = [self._id("joint", name) for name in robot.joints]
+        self._angles, self._velocities = model.jnt_qposadr[joints], model.jnt_dofadr[joints]
+        self._motors = Motors(model, robot, joints)
+        self.base = self._id("body", robot.base)
+        root = model.body_jntadr[self.base]
+        if root < 0 or model.jnt_type[root] != mujoco.mjtJoint.mjJNT_FREE:
+            raise UserError(f"the scene's body {robot.base} has no free joint: it cannot walk")
+        self._root = model.jnt_qposadr[root]
+        self.substeps = round(1 / (robot.control_hz * model.opt.timestep))
+        if not math.isclose(self.substeps * model.opt.timestep * robot.control_hz, 1, rel_tol=1e-6):
+            raise UserError(
+                f"the scene's time step of {model.opt.timestep:g} s does not divide the control step "
+                f"of {1 / robot.control_hz:g} s"
+            )
+        self._readers = [self._reader(term) for term in robot.observation]
+        lags = [term.delay for term in robot.observation]
+        # The newest first: the last action, and the gait's angles after it.
+        self._actions: deque[np.ndarray] = deque(maxlen=max(lags, default=0) + 1)
+        self._clocks: deque[np.ndarray] = deque(maxlen=max(lags, default=0) + 1)
+
+    def reset(self) -> None:
+        """Stand in the default pose at the origin."""
+        import mujoco
+
+        mujoco.mj_resetData(self.model, self.data)
+        start = self._root
+        self.data.qpos[start : start + 7] = (0, 0, self.robot.base_height, 1, 0, 0, 0)
+        self.data.qpos[self._angles] = self.robot.default_pose
+        self._drive(np.array(self.robot.default_pose))
+        mujoco.mj_forward(self.model, self.data)
+        self._actions.extendleft([np.zeros(len(self.robot.joints))] * (self._actions.maxlen or 1))
+        clocks = np.array(self.robot.gait.start if self.robot.gait else ())
+        self._clocks.extendleft([clocks] * (self._clocks.maxlen or 1))
+
+    def observe(self, command: np.ndarray) -> np.ndarray:
+        """The observation [D], float32."""
+        parts = [_scaled(term, read(command)) for term, read in zip(self.robot.observation, self._readers)]
+        return np.concatenate(parts).astype(np.float32)
+
+    def step(self, action: np.ndarray, command: np.ndarray) -> None:
+        """One control step."""
+        import mujoco
+
+        robot = self.robot
+        if not np.isfinite(action).all():
+            raise UserError(f"the policy's actions are not finite after {self.data.time:.2f} s")
+        target = np.array(robot.default_pose) + np.array(robot.action_scale) * action
+        if robot.target_low:
+            target = np.clip(target, robot.target_low, robot.target_high)
+        for _ in range(self.substeps):
+            self._drive(target)
+            mujoco.mj_step(self.model, self.data)
+        if robot.sensors == "current":
+            mujoco.mj_forward(self.model, self.data)
+        self._actions.appendleft(np.array(action, np.float64))
+        if robot.gait:
+            clocks = self._clocks[0] + 2 * math.pi * robot.gait.frequency / robot.control_hz
+            held = robot.gait.standing == "held" and np.linalg.norm(command) <= robot.gait.standing_below
+            self._clocks.appendleft(np.full_like(clocks, math.pi) if held else clocks)
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Lines on what of the scene is not as the contract says."""
+        return self._motors.differences
+
+    @property
+    def fallen(self) -> bool:
+        """Whether the robot lies rather than stands, or its physics has run away (and MuJoCo has begun anew)."""
+        import mujoco
+
+        bad = mujoco.mjtWarning
+        if any(self.data.warning[i].number for i in (bad.mjWARN_BADQPOS, bad.mjWARN_BADQVEL, bad.mjWARN_BADQACC)):
+            return True
+        up, height = self.data.xmat[self.base, 8], self.data.xpos[self.base, 2]
+        return not (up >= FALLEN_UP and height >= FALLEN_HEIGHT * self.robot.base_height)
+
+    @property
+    def velocity(self) -> np.ndarray:
+        """Of the base in its own frame: ahead, to the left, turning left."""
+        return self._body_velocity(self.base)[[3, 4, 2]]
+
+    @property
+    def power(self) -> float:
+        """Mechanical power that the motors give or take, W: theirs is also the damping that the joints bring here."""
+        dofs, velocity = self._velocities, self.data.qvel[self._velocities]
+        torque = self.data.qfrc_actuator[dofs] - self.model.dof_damping[dofs] * velocity
+        return float(np.abs(torque * velocity).sum())
+
+    def _drive(self, target: np.ndarray) -> None:
+        self._motors.drive(self.data, target, self.data.qpos[self._angles], self.data.qvel[self._velocities])
+
+    def _body_velocity(self, body: int) -> np.ndarray:
+        """In the body's own frame: angular, then linear."""
+        import mujoco
+
+        found = np.zeros(6)
+        mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_XBODY, body, found, 1)
+        return found
+
+    def _has(self, kind: str, name: str) -> bool:
+        count = {"body": self.model.nbody, "site": self.model.nsite}[kind]
+        return any(getattr(self.model, kind)(i).name == self._prefix + name for i in range(count))
+
+    def _id(self, kind: str, name: str) -> int:
+        try:
+            return int(getattr(self.model, kind)(self._prefix + name).id)
+        except KeyError:
+            raise UserError(f"the scene has no {kind} '{self._prefix}{name}'") from None
+
+    def _reader(self, term: Term) -> Callable[[np.ndarray], np.ndarray]:
+        """How a term is read off the simulator and the robot's memory, given the command."""
+        data, robot = self.data, self.robot
+        if term.name in ("base_lin_vel", "base_ang_vel"):
+            if self._has("body", term.source):
+                body, part = self._id("body", term.source), slice(3, 6) if term.name == "base_lin_vel" else slice(3)
+                return lambda command: self._body_velocity(body)[part]
+            sensor = self._id("sensor", term.source)
+            start = self.model.sensor_adr[sensor]
+            return lambda command: data.sensordata[start : start + term.size]
+        if term.name == "projected_gravity":
+            frame = self._frame(term.source)
+            return lambda command: frame.reshape(3, 3).T @ np.array([0.0, 0.0, -1.0])
+        if term.name == "joint_pos_rel":
+            pose = np.array(robot.default_pose)
+            return lambda command: data.qpos[self._angles] - pose
+        if term.name == "joint_vel_rel":
+            return lambda command: data.qvel[self._velocities]
+        if term.name == "last_action":
+            return lambda command: self._actions[term.delay]
+        if term.name == "gait_phase":
+            return lambda command: self._phase(term.delay, command)
+        return lambda command: command
+
+    def _frame(self, name: str) -> np.ndarray:
+        """The axes of a site, or of a body where no site has the name."""
+        if self._has("site", name):
+            return self.data.site_xmat[self._id("site", name)]
+        return self.data.xmat[self._id("body", name)]
+
+    def _phase(self, delay: int, command: np.ndarray) -> np.ndarray:
+        gait = self.robot.gait
+        assert gait is not None
+        angle = self._clocks[delay]
+        if gait.standing == "zero" and np.linalg.norm(command) < gait.standing_below:
+            return np.zeros(2 * len(angle))
+        pair = [np.cos(angle), np.sin(angle)]
+        return np.concatenate(pair if gait.order == "cos_sin" else pair[::-1])
+
+
+def _scaled(term: Term, value: np.ndarray) -> np.ndarray:
+    if term.clip is not None:
+        value = np.clip(value, term.clip[0], term.clip[1])
+    return np.array(term.scale) * value
+
+
+def require_mujoco() -> None:
+    if importlib.util.find_spec("mujoco") is None:
+        raise UserError("needs mujoco: pip install 'warpsac[mujoco,export]'")
+
+
+def load_scene(policy: Policy, scene: Path | str | None = None) -> Simulated:
+    """The robot of an exported policy, in the scene exported with it or another one."""
+    if policy.robot is None:
+        reason = f"{policy.card['task']} has none, or it was exported with --without-robot"
+        raise UserError(f"{policy.path}: carries no description of a robot: {reason}")
+    if policy.robot.obstacle:
+        raise UserError(f"{policy.path}: cannot walk in plain MuJoCo: {policy.robot.obstacle}")
+    if scene is None and policy.robot.scene is None:
+        raise UserError(f"{policy.path}: no scene was exported with it; name one with --scene FILE.xml")
+    path = Path(scene) if scene else policy.path.parent / str(policy.robot.scene)
+    require_mujoco()
+    import mujoco
+
+    if not path.is_file():
+        hint = "" if scene else "; keep the exported folder together, or name a scene with --scene FILE.xml"
+        raise UserError(f"{path}: no such file{hint}")
+    try:
+        model = mujoco.MjModel.from_xml_path(str(path))
+    except ValueError as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    try:
+        return Simulated(model, policy.robot)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None

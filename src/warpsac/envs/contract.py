@@ -1,0 +1,163 @@
+"""The contract between simulators and everything else, attribute by attribute.
+
+Nothing about a simulator leaks out of its own file: the rest of the package sees only what is written here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from warpsac.errors import TrainingStopped
+from warpsac.types import ObsViews, Restart, StepResult
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What a set of environments is, attribute by attribute."""
+
+    task: str
+    family: str
+    num_envs: int
+    views: ObsViews
+    """Size of the observation vector, and which parts of it actor and critic see."""
+    action_dim: int
+    action_low: tuple[float, ...]
+    """The simulator's own range; the contract's actions lie in [-1, 1] and are rescaled to it."""
+    action_high: tuple[float, ...]
+    episode_limit: int | None
+    """Steps after which an episode is truncated; None if the simulator sets no limit."""
+    control_hz: float | None
+    """Control steps per simulated second, where the simulator tells."""
+    has_success: bool
+    """Whether steps carry a success flag."""
+    restorable: bool
+    """Whether `get_state` and `set_state` continue an episode exactly."""
+    lockstep: bool = False
+    """All environments step together: a faulty step cannot be taken again and is marked instead."""
+    single: bool = False
+    """Exists once in a process: it is judged in the training environments, whose episodes are then cut."""
+    most_envs: int | None = None
+    """Environments that one simulator can hold on this machine; None: any number."""
+    terms: tuple[tuple[str, int], ...] = ()
+    """Name and size of each part of the actor's observation, in order; empty where the simulator has no names."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """Versions of the simulator's packages."""
+    impl: str | None = None
+    """What simulates the physics, where `env.impl` leaves a choice."""
+
+    def rescale(self, action: np.ndarray) -> np.ndarray:
+        """Actions in [-1, 1] to the simulator's own range."""
+        return rescale(action, self.action_low, self.action_high)
+
+
+def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:
+    """Actions [..., A] from [-1, 1] to [low, high], as float32 and never outside."""
+    low64, high64, middle, half = _range(tuple(low), tuple(high))
+    scaled = middle + half * np.asarray(action, np.float64)
+    return np.minimum(np.maximum(scaled, low64), high64).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _range(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, ...]:
+    """Both bounds, the middle and the half width: of one simulator they are asked for at every step."""
+    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    return low64, high64, (high64 + low64) / 2, (high64 - low64) / 2
+
+
+class SimulatorFailed(TrainingStopped):
+    """An environment failed `env.max_faults` times in a row."""
+
+
+def keeps_running_away(task: str, longest: int, allowed: int) -> SimulatorFailed:
+    """Of simulators that step all environments together, where faulty steps are marked and counted."""
+    return SimulatorFailed(
+        f"{task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
+        "its observation or reward was not finite"
+    )
+
+
+class HostStep(NamedTuple):
+    """One vector step of a host simulator."""
+
+    result: StepResult
+    restart: Restart | None  # environments started anew before the step, None in the usual case
+    faults: int | np.ndarray  # faulty steps met on the way; [S] for the environments of all seeds
+    events: tuple[str, ...] = ()  # lines worth showing: what became of worker processes
+
+
+class HostEnv(Protocol):
+    """N environments of a simulator that is stepped from Python."""
+
+    spec: EnvSpec
+
+    def reset(self, seed: int) -> np.ndarray:
+        """Begin anew; same seed, same episodes. Returns observations [N, D]."""
+
+    def send(self, action: np.ndarray) -> None:
+        """Hand over actions [N, A] in [-1, 1]."""
+
+    def recv(self) -> HostStep:
+        """The result of the step begun by `send`. Ended episodes are reset, see `StepResult`."""
+
+    def get_state(self) -> dict[str, np.ndarray] | None:
+        """All that is needed to go on from here, as plain arrays; None where it cannot be had."""
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def render(self) -> np.ndarray:
+        """An RGB image [H, W, 3] of environment 0."""
+
+    def close(self) -> None: ...
+
+
+class Scene(NamedTuple):
+    """What a MuJoCo-based environment shows: an mjModel, and an mjData as it is between two steps."""
+
+    model: Any
+    data: Any
+
+
+class Command(NamedTuple):
+    """What a joystick task tells its robot to do: velocity ahead, to the left (m/s) and turning (rad/s)."""
+
+    value: np.ndarray
+    low: np.ndarray
+    """The range that the task itself draws commands from."""
+    high: np.ndarray
+
+
+@runtime_checkable
+class HasScene(Protocol):
+    """A `HostEnv` that can be looked at from anywhere. Optional: others show what `render` gives."""
+
+    def scene(self) -> Scene | None:
+        """The scene of environment 0; None if it is not MuJoCo's."""
+
+
+@runtime_checkable
+class Steerable(Protocol):
+    """A `HostEnv` whose command can be given from outside. Optional."""
+
+    def command(self) -> Command | None:
+        """The command of environment 0; None if the task has none."""
+
+    def steer(self, value: np.ndarray) -> None:
+        """Give a command [3] for the next step: the observation at its end is the first that tells it."""
+
+
+class NativeEnv(Protocol):
+    """N environments of a simulator written in JAX: two pure functions, compiled with the learner."""
+
+    spec: EnvSpec
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        """A new simulator state (a pytree) and the observations [N, D]."""
+
+    def step(self, state: Any, action: Any) -> tuple[Any, StepResult]:
+        """One step with actions [N, A] in [-1, 1]. Ended and faulty environments are reset."""

@@ -1,0 +1,207 @@
+"""Gym-MuJoCo (v4, v5) and any other registered gymnasium environment with a bounded Box action."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from warpsac.config.provenance import installed_versions
+from warpsac.config.schema import EnvConfig
+from warpsac.envs.contract import EnvSpec
+from warpsac.envs.host import mujoco_state
+from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.errors import UserError, in_a_line
+from warpsac.types import ObsViews
+
+RegistryEntry = gymnasium.envs.registration.EnvSpec
+SUCCESS_STEPS = 200  # tried to find out how an environment reports success
+
+
+def registered_ids() -> list[str]:
+    """The ids that can be made; gymnasium keeps names of withdrawn versions that only raise an error."""
+    return sorted(name for name in gymnasium.registry if not _withdrawn(name))
+
+
+def _withdrawn(env_id: str) -> bool:
+    return getattr(gymnasium.registry[env_id].entry_point, "__module__", None) == "gymnasium.envs"
+
+
+def is_registered(name: str) -> bool:
+    """Whether gymnasium knows the id; `module:Id` imports the module that registers it first."""
+    module, _, env_id = name.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # whatever a user's own module may raise
+            raise UserError(f"task '{name}': cannot import module '{module}' ({in_a_line(error)})") from error
+    return env_id in gymnasium.registry and not _withdrawn(env_id)
+
+
+def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
+    first = build_single(name, render, config.episode_limit)
+    mujoco = isinstance(first, MujocoSnapshot)
+    success_key = None if mujoco else find_success_key(first)  # gymnasium's own have none
+    family, packages = ("mujoco", ["gymnasium", "mujoco"]) if mujoco else ("gymnasium", ["gymnasium"])
+    # The entry itself, not its name: a worker process need not have registered it.
+    entry = gymnasium.registry[name.rpartition(":")[2]]
+    return InProcessEnvs(
+        describe(name, first, num_envs, config, success_key is not None, family, packages),
+        build=partial(build_single, entry, render, config.episode_limit),
+        max_faults=config.max_faults,
+        first=first,
+        success_of=partial(succeeded, success_key) if success_key else None,
+    )
+
+
+def succeeded(key: str, info: dict[str, Any]) -> bool:
+    return bool(info.get(key, False))
+
+
+def build_single(name: str | RegistryEntry, render: bool = False, episode_limit: int | None = None) -> Any:
+    """One environment of a registered id (`module:Id` imports the module), or of a registry's entry."""
+    entry = gymnasium.registry.get(name) if isinstance(name, str) else name
+    on_mujoco = entry is not None and str(entry.entry_point).startswith("gymnasium.envs.mujoco")
+    with warnings.catch_warnings(), mujoco_state.quiet() if on_mujoco else contextlib.nullcontext():
+        # gymnasium advises a newer version of every v4 id; the benchmark is defined on v4.
+        warnings.filterwarnings("ignore", message=".*is out of date.*")
+        warnings.filterwarnings("ignore", message=".*Overriding environment.*")
+        try:
+            # An environment that cannot be drawn need not know of `render_mode`.
+            drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
+            env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, **drawing)
+        except gymnasium.error.DependencyNotInstalled as error:
+            missing = "mujoco" if "mujoco" in str(error).lower() else None
+            raise ImportError(str(error), name=missing) from error
+    if isinstance(env.observation_space, gymnasium.spaces.Dict):
+        env = gymnasium.wrappers.FlattenObservation(env)
+    base: Any = env.unwrapped
+    # Only gymnasium's own: another MuJoCo environment may keep more than physics.
+    if type(base).__module__.startswith("gymnasium.envs.mujoco."):
+        return MujocoSnapshot(env)
+    methods = ("get_state", "set_state")
+    if all(env.has_wrapper_attr(name) and callable(env.get_wrapper_attr(name)) for name in methods):
+        return Snapshot(env)
+    return env
+
+
+def find_success_key(env: Any, keys: Sequence[str] = ("is_success", "success")) -> str | None:
+    """The info key by which an environment reports success; None if it has none.
+
+    Some report it only at an episode's end: one is tried, or the beginning of a long one.
+    """
+    space, over = env.action_space, False
+    try:
+        _, info = env.reset(seed=0)
+        action = np.clip(np.zeros(space.shape), space.low, space.high).astype(space.dtype)
+        for _ in range(SUCCESS_STEPS + 1):
+            found = [key for key in keys if key in info]
+            if found or over:
+                return found[0] if found else None
+            _, _, terminated, truncated, info = env.step(action)
+            over = terminated or truncated
+    except Exception:
+        pass  # a faulty environment shows itself when it is used
+    return None
+
+
+def describe(
+    name: str,
+    env: Any,
+    num_envs: int,
+    config: EnvConfig,
+    has_success: bool,
+    family: str = "gymnasium",
+    packages: Sequence[str] = ("gymnasium",),
+    terms: Sequence[tuple[str, int]] = (),
+) -> EnvSpec:
+    """The spec of a single environment, or a clear line on why it does not fit."""
+    spaces = gymnasium.spaces
+    action, observation = env.action_space, env.observation_space
+    if not isinstance(action, spaces.Box):
+        raise UserError(f"{name}: action space is {type(action).__name__}; warpsac needs a continuous Box")
+    if not isinstance(observation, spaces.Box):
+        raise UserError(
+            f"{name}: observation space is {type(observation).__name__}; it must be a Box or a Dict of them"
+        )
+    if len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
+        shape = f"{action.dtype}{list(action.shape)}"
+        raise UserError(f"{name}: action space is a Box of {shape}; warpsac needs a vector of floats")
+    low, high = np.asarray(action.low, float).reshape(-1), np.asarray(action.high, float).reshape(-1)
+    unbounded = ~(np.isfinite(low) & np.isfinite(high))
+    if unbounded.any():
+        if config.action_limit is None:
+            raise UserError(f"{name}: action space has no bounds; give them with --env.action-limit, e.g. 1.0")
+        low = np.where(unbounded, -config.action_limit, low)
+        high = np.where(unbounded, config.action_limit, high)
+    size = int(np.prod(observation.shape))
+    limit = env.spec.max_episode_steps if env.spec is not None else None
+    step_seconds = getattr(env.unwrapped, "dt", None)
+    return EnvSpec(
+        task=name,
+        family=family,
+        num_envs=num_envs,
+        views=ObsViews(size, size),
+        action_dim=low.size,
+        action_low=tuple(low.tolist()),
+        action_high=tuple(high.tolist()),
+        episode_limit=limit,
+        control_hz=1.0 / step_seconds if step_seconds else None,
+        has_success=has_success,
+        restorable=hasattr(env, "get_state") and hasattr(env, "set_state"),
+        terms=tuple(terms) if sum(count for _, count in terms) == size else (),
+        versions=installed_versions(packages),
+    )
+
+
+class Snapshot(gymnasium.Wrapper):
+    """An environment whose own get_state() and set_state() go on exactly where it was.
+
+    Step limit and random numbers (`np_random`), which gymnasium keeps for it, are added.
+    """
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        limit = _time_limit(self.env)
+        return mujoco_state.nested("own", self._get_own()) | {
+            "elapsed": np.asarray(limit._elapsed_steps if limit else 0),
+            "random": mujoco_state.pack(self.env.unwrapped.np_random.bit_generator.state),
+        }
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        self._set_own(mujoco_state.part("own", state))
+        limit = _time_limit(self.env)
+        if limit is not None:
+            limit._elapsed_steps = int(state["elapsed"])
+        self.env.unwrapped.np_random.bit_generator.state = mujoco_state.unpack(state["random"])
+
+    def _get_own(self) -> dict[str, np.ndarray]:
+        return {name: np.array(value) for name, value in self.env.get_wrapper_attr("get_state")().items()}
+
+    def _set_own(self, state: dict[str, np.ndarray]) -> None:
+        self.env.get_wrapper_attr("set_state")(state)
+
+
+class MujocoSnapshot(Snapshot):
+    """A MuJoCo environment that keeps nothing but physics between two steps."""
+
+    def _get_own(self) -> dict[str, np.ndarray]:
+        base: Any = self.env.unwrapped
+        return mujoco_state.get_physics(base.model, base.data)
+
+    def _set_own(self, state: dict[str, np.ndarray]) -> None:
+        base: Any = self.env.unwrapped
+        mujoco_state.set_physics(base.model, base.data, state)
+
+
+def _time_limit(env: Any) -> Any:
+    while env is not env.unwrapped:
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return env
+        env = env.env
+    return None

@@ -1,0 +1,287 @@
+"""MuJoCo Playground: simulators written in JAX, compiled together with the learner.
+
+The simulator's own wrappers lose the last observation of an episode; here the step limit and the
+automatic reset are done outside of it, so it is kept. As in the stock wrapper an environment returns to
+its own first state (physics and observation; commands and other bookkeeping go on), or is reset anew with
+`env.full_reset`. An environment whose physics ran away (NaN, infinity) is put back in the same way; its
+step is marked and never learned from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac.config.provenance import installed_versions
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import robots
+from warpsac.envs.contract import Command, EnvSpec, Scene
+from warpsac.envs.drawing import Picture
+from warpsac.envs.jax.choose import choose
+from warpsac.envs.jax.playground_tasks import choose_impl, load, randomizer
+from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.robots import Deployment
+from warpsac.errors import UserError
+from warpsac.types import Array, ObsViews, StepResult
+
+
+class State(NamedTuple):
+    """N environments between two steps."""
+
+    simulator: Any  # Playground's own state, batched; its physics as `Physics` packs it
+    steps: Array  # int32 [N], of the running episode
+    first: Any  # physics and observation that an ended environment returns to
+    key: Array  # uint32 [N, 2], for full resets
+
+
+class Physics(NamedTuple):
+    """MuJoCo's state of an environment as the plain arrays that belong to it.
+
+    MuJoCo-Warp's also holds working memory that all environments share, such as the list of contacts: it
+    means nothing between two steps, and cannot be told apart by environment or by seed. It is left out.
+    """
+
+    structure: Any
+    shared: dict[int, jax.ShapeDtypeStruct]  # by position among the leaves
+
+    @classmethod
+    def of(cls, env: Any, single: Any, impl: str) -> Physics:
+        """`single` is one environment's state as traced. What stays the same size for two of them is shared; MJX
+        shares nothing, which need not be found out by tracing once more."""
+        leaves, structure = jax.tree.flatten(single)
+        if impl != "warp":
+            return cls(structure, {})
+        pair = jax.eval_shape(jax.vmap(env.reset), jnp.zeros((2, 2), jnp.uint32)).data
+        both = zip(leaves, jax.tree.leaves(pair), strict=True)
+        return cls(structure, {i: one for i, (one, two) in enumerate(both) if one.shape == two.shape})
+
+    def pack(self, data: Any) -> tuple[Array, ...]:
+        return tuple(leaf for i, leaf in enumerate(jax.tree.leaves(data)) if i not in self.shared)
+
+    def unpack(self, packed: tuple[Array, ...]) -> Any:
+        own = iter(packed)
+        count = len(packed) + len(self.shared)
+        blank = {i: jnp.zeros(leaf.shape, leaf.dtype) for i, leaf in self.shared.items()}
+        return self.structure.unflatten([blank[i] if i in blank else next(own) for i in range(count)])
+
+
+class PlaygroundEnvs:
+    """N environments as two pure functions, `reset` and `step`."""
+
+    def __init__(self, task: str, num_envs: int, config: EnvConfig):
+        self._config = config
+        self.impl = choose_impl(config.impl)
+        self._env = load(task, config, self.impl)
+        traced = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0))
+        self._physics = Physics.of(self._env, traced.data, self.impl)
+        self._randomized = randomizer(task, self._env, num_envs) if config.randomize else None
+        observation = traced.obs
+        own = self._env.unwrapped._config
+        self._repeat = int(own.get("action_repeat", 1))
+        self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
+        self._asymmetric = isinstance(observation, dict)
+        self._picture: Picture | None = None
+        self._drawn: Any = None
+        self.spec = EnvSpec(
+            task=task,
+            family="playground",
+            num_envs=num_envs,
+            views=self._views(observation),
+            action_dim=self._env.action_size,
+            action_low=(-1.0,) * self._env.action_size,
+            action_high=(1.0,) * self._env.action_size,
+            episode_limit=self._limit,
+            control_hz=1.0 / (self._env.dt * self._repeat),
+            has_success=False,
+            restorable=True,
+            lockstep=True,
+            versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
+            impl=self.impl,
+        )
+
+    @property
+    def native(self) -> Any:
+        """Playground's own environment object, for rendering and export."""
+        return self._env
+
+    def reset(self, key: Array) -> tuple[State, Array]:
+        """New environments and their observations [N, D]."""
+        keys = jax.random.split(key, self.spec.num_envs + 1)
+        # Playground's code expects keys of the older kind: plain arrays of two words.
+        words = jax.vmap(jax.random.key_data)(keys)
+        simulator = _strong(self._vectorized("reset")(words[1:]))
+        steps = jnp.zeros(self.spec.num_envs, jnp.int32)
+        if self._config.stagger:
+            steps = jax.random.randint(keys[0], steps.shape, 0, self._limit, jnp.int32)
+        first = (simulator.data, simulator.obs)
+        return State(simulator, steps, first, words[1:]), self._observation(simulator.obs)
+
+    def step(self, state: State, action: Array) -> tuple[State, StepResult]:
+        simulator = state.simulator.replace(done=jnp.zeros_like(state.simulator.done))
+        simulator = _strong(self._vectorized("step")(simulator, action))
+        obs, reward = self._observation(simulator.obs), simulator.reward.astype(jnp.float32)
+        faulty = ~(jnp.isfinite(obs).all(1) & jnp.isfinite(reward))
+        steps = state.steps + 1
+        terminated = (simulator.done > 0) & ~faulty
+        truncated = (steps >= self._limit) & ~terminated
+        over = terminated | truncated | faulty
+
+        first, key = state.first, state.key
+        if self._config.full_reset:
+            key = jax.vmap(lambda k: jax.random.split(k)[0])(key)
+            anew = _strong(self._vectorized("reset")(key))
+            first = (anew.data, anew.obs)
+            simulator = simulator.replace(info=choose(over, anew.info, simulator.info))
+        data, raw_obs = choose(over, first, (simulator.data, simulator.obs))
+        # Bookkeeping that a runaway step has spoiled would spoil every later episode as well.
+        info = choose(faulty, state.simulator.info, simulator.info)
+        simulator = simulator.replace(data=data, obs=raw_obs, info=info)
+        result = StepResult(
+            obs=self._observation(raw_obs),
+            reward=jnp.where(faulty, 0.0, reward),
+            terminated=terminated,
+            truncated=truncated & ~faulty,
+            final_obs=jnp.where(faulty[:, None], 0.0, obs),
+            faulty=faulty,
+        )
+        return State(simulator, jnp.where(over, 0, steps), state.first, key), result
+
+    def image(self, state: State, height: int = 480, width: int = 640) -> np.ndarray:
+        """What environment 0 looks like, [height, width, 3]."""
+        model, data = self.scene(state)
+        if self._picture is None:
+            self._picture = Picture(model, ["track"], height, width)
+        return self._picture.draw(data)
+
+    def scene(self, state: State) -> Scene:
+        """Environment 0 as plain MuJoCo data; the next call overwrites it."""
+        import mujoco
+
+        model, physics = self._env.mj_model, self._physics.unpack(state.simulator.data)
+        if self._drawn is None:
+            self._drawn = mujoco.MjData(model)
+        self._drawn.qpos[:], self._drawn.qvel[:] = np.asarray(physics.qpos[0]), np.asarray(physics.qvel[0])
+        if model.nmocap:
+            self._drawn.mocap_pos[:] = np.asarray(physics.mocap_pos[0])
+            self._drawn.mocap_quat[:] = np.asarray(physics.mocap_quat[0])
+        mujoco.mj_forward(model, self._drawn)
+        return Scene(model, self._drawn)
+
+    def command(self, state: State) -> Command | None:
+        """What a joystick task tells environment 0 to do; None for other tasks."""
+        value = state.simulator.info.get("command")
+        if value is None or value.shape != (self.spec.num_envs, 3):
+            return None
+        return Command(np.asarray(value[0]), *_command_range(self._env._config))
+
+    def steer(self, state: State, value: np.ndarray) -> State:
+        """Give all environments a command. A step computes its observation first and draws the task's own next
+        command after it, so given before every step this is what the policy is told and rewarded by."""
+        info = state.simulator.info
+        command = jnp.broadcast_to(jnp.asarray(value, info["command"].dtype), info["command"].shape)
+        return state._replace(simulator=state.simulator.replace(info=info | {"command": command}))
+
+    def _vectorized(self, name: str) -> Any:
+        """Playground's reset or step over N environments, each with its own physics if randomised."""
+        models, axes = self._randomized or (None, None)
+
+        def one(model: Any, *arguments: Any) -> Any:
+            base = self._env.unwrapped
+            kept = base._mjx_model
+            base._mjx_model = kept if model is None else model
+            try:
+                if name == "reset":
+                    state = self._env.reset(*arguments)
+                else:
+                    before, action = arguments
+                    state = self._repeated(before.replace(data=self._physics.unpack(before.data)), action)
+            finally:
+                base._mjx_model = kept
+            return state.replace(data=self._physics.pack(state.data))
+
+        return lambda *arguments: jax.vmap(one, in_axes=(axes, *(0 for _ in arguments)))(models, *arguments)
+
+    def _repeated(self, state: Any, action: Array) -> Any:
+        """One step of the contract: a few tasks make several of the simulator with one action."""
+        state = self._env.step(state, action)
+        for _ in range(self._repeat - 1):
+            after = self._env.step(state, action)
+            state = after.replace(reward=state.reward + after.reward, done=jnp.maximum(state.done, after.done))
+        return state
+
+    def _observation(self, raw: Any) -> Array:
+        if not self._asymmetric:
+            return raw.astype(jnp.float32)
+        actor, critic = raw["state"], raw["privileged_state"]
+        parts = [critic] if self.spec.views.critic_start == 0 else [actor, critic]
+        return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
+
+    def _views(self, observation: Any) -> ObsViews:
+        if not self._asymmetric:
+            return ObsViews(observation.shape[-1], observation.shape[-1])
+        if not {"state", "privileged_state"} <= set(observation):
+            raise UserError(f"observation groups {sorted(observation)} are not known: expected state, privileged_state")
+        actor, critic = observation["state"].shape[-1], observation["privileged_state"].shape[-1]
+        if _is_prefix(self._env):
+            return ObsViews(critic, actor)
+        return ObsViews(actor + critic, actor, critic_start=actor)
+
+
+def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
+    return PlaygroundEnvs(name, num_envs, config)
+
+
+def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
+    """The robot of a task and its scene, for an exported policy; None for a task that has none."""
+    if task not in robots.PLAYGROUND:
+        return None
+    import mujoco
+
+    # Only looked at: nothing is simulated, and no push ever happens.
+    env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    robot = robots.described(
+        *robots.motors_of(env.mj_model),
+        robots.PLAYGROUND[task],
+        default_pose=np.asarray(env._default_pose, np.float64),
+        base_height=float(env._init_q[2]),
+        action_scale=env._config.action_scale,
+        control_hz=1.0 / env.dt,
+        command_range=_command_range(env._config),
+    )
+    if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
+        raise UserError(f"{task}: its actions are not in the order of its joints")
+    assets = env._model_assets
+    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
+    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
+    return Deployment(robot, robots.scene_files(spec, env.mj_model, assets))
+
+
+def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Least and greatest commands of a joystick task, which spell them in one of three ways."""
+    names = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
+    own = settings.get("command_config", {})
+    for group in (settings, own):
+        if all(name in group for name in names):
+            low, high = np.array([group[name] for name in names], np.float64).T
+            return low, high
+    if "min" in own and "max" in own:
+        return np.array(own["min"], np.float64), np.array(own["max"], np.float64)
+    high = np.array(own.get("a", (1.0, 1.0, 1.0)), np.float64)
+    return -high, high
+
+
+def _is_prefix(env: Any) -> bool:
+    """Whether the actor's observation is the leading slice of the critic's, seen on one reset."""
+    obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
+    actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
+    return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+
+
+def _strong(tree: Any) -> Any:
+    """Weakly typed numbers, which Playground returns here and there, would make the step compile twice."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)

@@ -1,0 +1,144 @@
+"""How a task of MuJoCo Playground is loaded: which physics, where the robots' meshes are, what is randomised."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import re
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from warpsac.config.schema import EnvConfig
+from warpsac.errors import UserError
+
+MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
+
+
+def import_playground() -> Any:
+    """The package, without the lines it prints if warp-lang is missing and what its own imports warn of."""
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import mujoco_playground
+    return mujoco_playground
+
+
+def missing(config: EnvConfig) -> str | None:
+    """What the benchmark's tasks need beside the packages, and cannot be used before it is fetched: meshes."""
+    package = find_spec("mujoco_playground")
+    folders = list(package.submodule_search_locations or ()) if package else []
+    fetched = any((Path(folder) / "external_deps" / "mujoco_menagerie").is_dir() for folder in folders)
+    if fetched or config.menagerie or os.environ.get(MENAGERIE_VARIABLE):
+        return None
+    return f"needs mujoco_menagerie: set {MENAGERIE_VARIABLE} (docs/simulators.md)"
+
+
+def load(task: str, config: EnvConfig, impl: str) -> Any:
+    registry = import_playground().registry
+    if task not in registry.ALL_ENVS:
+        raise UserError(f"{task}: the installed MuJoCo Playground has no such task")
+    settings = registry.get_default_config(task)
+    if "push_config" in settings:
+        settings.push_config.enable = config.pushes
+    elif config.pushes:
+        raise UserError(f"env.pushes = True: {task} has no pushes")
+    if "impl" in settings:
+        settings.impl = impl
+    _find_menagerie(task, config)
+    if impl != "warp":
+        return _made(task, settings)
+    import warp
+
+    if "njmax" in settings:
+        # A fallen robot has more contacts than Playground provides for; those beyond would be ignored.
+        settings.njmax *= 2
+    warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels, and once more
+    env = _made(task, settings)
+    _allow_few_iterations(env.unwrapped)
+    return env
+
+
+def _made(task: str, settings: Any) -> Any:
+    from mujoco_playground._src import mjx_env
+
+    try:
+        return import_playground().registry.load(task, config=settings)
+    except (ValueError, OSError) as error:
+        lost = re.search(r"mujoco_menagerie/([\w./-]+)", str(error))
+        if lost is None:
+            raise
+        raise UserError(
+            f"{task}: {mjx_env.MENAGERIE_PATH} has no {lost[1]}: it must hold a whole copy of mujoco_menagerie; "
+            f"name one with {MENAGERIE_VARIABLE}, or when training with --env.menagerie"
+        ) from None
+
+
+def _allow_few_iterations(env: Any) -> None:
+    """Keep MuJoCo-Warp from printing a line for every environment whose solver uses up its iterations.
+
+    Playground gives it few on purpose; MJX stops there without a word.
+    """
+    from mujoco.mjx.third_party.mujoco_warp._src.types import OverflowType
+
+    options = env._mjx_model.opt
+    heard = int(options._impl.warn_overflow) & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
+    quiet = options.replace(_impl=options._impl.replace(warn_overflow=heard))
+    env._mjx_model = env._mjx_model.replace(opt=quiet)
+
+
+def choose_impl(asked: str) -> str:
+    """MuJoCo-Warp where it can run (its package and a GPU), else MJX."""
+    if asked != "auto":
+        if asked == "warp" and find_spec("warp") is None:
+            way_out = "pip install 'warpsac[warp]', or use `--env.impl jax`"
+            raise UserError(f"env.impl = 'warp': needs the package warp-lang: {way_out}")
+        return asked
+    return "warp" if find_spec("warp") and jax.default_backend() == "gpu" else "jax"
+
+
+def _find_menagerie(task: str, config: EnvConfig) -> None:
+    """Point Playground to the robot meshes: a folder of the user's, or what it has fetched before."""
+    from mujoco_playground._src import locomotion, manipulation, mjx_env
+
+    if task not in (*locomotion.ALL_ENVS, *manipulation.ALL_ENVS):
+        return  # the control suite brings its own models
+    given = config.menagerie or os.environ.get(MENAGERIE_VARIABLE)
+    if given:
+        folder = Path(given).expanduser()
+        if not folder.is_dir():
+            source = "env.menagerie" if config.menagerie else MENAGERIE_VARIABLE
+            raise UserError(f"{source} = '{given}': no such folder; it must hold a copy of mujoco_menagerie")
+        mjx_env.MENAGERIE_PATH = type(mjx_env.MENAGERIE_PATH)(folder)
+        return
+    if Path(mjx_env.MENAGERIE_PATH).exists():
+        return
+    if not _fetched(mjx_env.ensure_menagerie_exists):
+        raise UserError(
+            f"{task} needs the robot meshes of mujoco_menagerie, and they cannot be fetched here: copy that repository "
+            f"to this machine and name its folder with {MENAGERIE_VARIABLE}, or when training with --env.menagerie"
+        )
+
+
+@functools.cache
+def _fetched(fetch: Callable[[], Any]) -> bool:
+    """Whether Playground could fetch the meshes: tried once, because it takes its time and says much."""
+    try:
+        fetch()
+    except Exception:
+        return False
+    return True
+
+
+def randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
+    registry = import_playground().registry
+    randomize = registry.get_domain_randomizer(task)
+    if randomize is None:
+        raise UserError(f"env.randomize = True: {task} has no domain randomisation")
+    # One fixed draw: which physics an environment has must not depend on the run's seed or on resume.
+    return randomize(env.mjx_model, jax.random.split(jax.random.PRNGKey(0), num_envs))

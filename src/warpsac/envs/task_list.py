@@ -1,0 +1,212 @@
+"""`warpsac tasks`: the benchmark tasks, which of them can run here, and whether they are what the table says."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+
+from warpsac.config.profiles import default_variant
+from warpsac.config.provenance import installed_versions
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import contract, published, registry
+from warpsac.envs.tasks import EXTRAS, Task, all_tasks
+from warpsac.errors import TrainingStopped, UserError, in_a_line
+
+# The package that a family's extra brings, where it is not named like the family.
+PACKAGES = {
+    "dmc": "dm_control",
+    "humanoidbench": "dm_control",
+    "playground": "mujoco_playground",
+    "maniskill": "mani_skill",
+    "sim2real": "mjlab",
+}
+# What is on no package index: the distribution to look for.
+CHECKOUTS = {"sim2real": "unitree_rl_mjlab"}
+
+
+@dataclass(frozen=True)
+class TasksOptions:
+    """List the benchmark tasks with their sizes, regime and scores, or try those that can run here."""
+
+    family: str | None = None
+    """Only tasks of this family."""
+    check: bool = False
+    """Make and step each task that can run here, and compare its sizes with the table; exit code 1 if any differs."""
+    json: bool = False
+    """Print a JSON list instead of a table."""
+    env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
+
+
+def run(asked: TasksOptions) -> int:
+    if asked.family is not None and asked.family not in EXTRAS:
+        raise UserError(f"family = '{asked.family}': must be one of {', '.join(EXTRAS)}")
+    families = [asked.family] if asked.family else list(EXTRAS)
+    tasks = [task for family in families for task in all_tasks() if task.family == family]
+    if asked.check:
+        return _check(tasks, asked)
+    if asked.json:
+        rows = [
+            dataclasses.asdict(task)
+            | {"status": obstacle(task.family, asked.env) or "ready", "favoured": published.favoured(task.name)}
+            for task in tasks
+        ]
+        print(json.dumps(rows))
+    else:
+        _print_table(tasks, asked.env)
+    return 0
+
+
+def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | None:
+    """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
+    if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
+        return f"pip install 'warpsac[{EXTRAS[family]}]'"
+    if family in CHECKOUTS and not installed_versions([CHECKOUTS[family]]):
+        return f"pip install -e on a checkout of {CHECKOUTS[family]}"
+    if family in (*registry.NATIVE_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
+        return None
+    # What a family needs beside its packages, if it has a say in that.
+    missing: Callable[[EnvConfig], str | None] | None = getattr(
+        importlib.import_module(registry.FAMILIES[family]), "missing", None
+    )
+    return missing(config) if missing else None
+
+
+# --- the table
+
+
+def _print_table(tasks: list[Task], config: EnvConfig) -> None:
+    width = max(len(task.name) for task in tasks)
+    for family in dict.fromkeys(task.family for task in tasks):
+        members = [task for task in tasks if task.family == family]
+        print(f"{family}: data-{members[0].regime}, {obstacle(family, config) or 'ready'}")
+        print(f"  {'task':{width}}  {'obs':>9}  {'action':>6}  {'random':>8}  {'reference':>9}")
+        for task in members:
+            obs = str(task.actor_obs_dim)
+            if task.critic_obs_dim != task.actor_obs_dim:
+                obs += f"/{task.critic_obs_dim}"
+            low, high = (_score(task, score) for score in (task.random_score, task.normalize_score))
+            print(f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}")
+        for line in _favours(members):
+            print(line)
+        print()
+    print("obs: numbers observed by the actor/by the critic, where they differ")
+    print("random, reference: the results that count as score 0 and score 1")
+    for regime in dict.fromkeys(task.regime for task in tasks):
+        print(f"data-{regime}: {default_variant(regime)} by default")
+    if any(published.favoured(task.name) for task in tasks):
+        print("favoured: ended clearly above the default in the published results")
+
+
+def _favours(tasks: list[Task]) -> Iterator[str]:
+    """Which variants the published results favour, and on which of the tasks."""
+    for task in tasks:
+        if variant := published.favoured(task.name):
+            yield f"  {variant} is favoured on {task.name}"
+
+
+def _score(task: Task, score: float | None) -> str:
+    if score is None:
+        return "-"
+    return f"{score:g} %" if task.metric == "success" else f"{score:,.6g}"
+
+
+# --- the check
+
+
+Level = Literal["ok", "differs", "fails", "missing"]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What trying a task has shown."""
+
+    task: str
+    family: str
+    level: Level
+    text: str
+
+
+def check(tasks: Iterable[Task], config: EnvConfig | None = None) -> Iterator[Checked]:
+    """Try tasks one after another; a family that cannot run here is told of once."""
+    config = config or EnvConfig()
+    for family, members in groupby(tasks, key=lambda task: task.family):
+        missing = obstacle(family, config, thorough=True)
+        if missing:
+            yield Checked(f"{family}, {len(list(members))} tasks", family, "missing", missing)
+            continue
+        for task in members:
+            yield Checked(task.name, family, *_try(task, config))
+
+
+def _try(task: Task, config: EnvConfig) -> tuple[Level, str]:
+    try:
+        spec = _trace(task, config) if registry.lookup(task.name).native else _step(task, config)
+    except (UserError, TrainingStopped) as error:
+        return "fails", str(error).removeprefix(f"{task.name}: ")
+    sizes = {
+        "observations of the actor": (spec.views.actor_dim, task.actor_obs_dim),
+        "observations of the critic": (spec.views.critic_dim, task.critic_obs_dim),
+        "actions": (spec.action_dim, task.action_dim),
+    }
+    wrong = [f"{found} {name}, not {expected}" for name, (found, expected) in sizes.items() if found != expected]
+    if spec.has_success != (task.metric == "success"):
+        wrong.append("no success is reported" if task.metric == "success" else "success is reported")
+    if wrong:
+        return "differs", "; ".join(wrong)
+    versions = ", ".join(f"{package} {version}" for package, version in spec.versions.items())
+    return "ok", f"{spec.views.obs_dim} observations, {spec.action_dim} actions ({versions})"
+
+
+def _step(task: Task, config: EnvConfig) -> contract.EnvSpec:
+    """Make the task, reset it and take a step."""
+    env = registry.make(task.name, 1, config)
+    with closing(env):
+        env.reset(0)
+        env.send(np.zeros((1, env.spec.action_dim), np.float32))
+        if env.recv().faults:
+            raise UserError("its first step is faulty")
+        return env.spec
+
+
+def _trace(task: Task, config: EnvConfig) -> contract.EnvSpec:
+    """The same for a simulator written in JAX, without compiling it: that takes minutes."""
+    import jax
+
+    env = registry.make_native(task.name, 1, config)
+    try:
+        state, _ = jax.eval_shape(env.reset, jax.random.key(0))
+        jax.eval_shape(env.step, state, jax.ShapeDtypeStruct((1, env.spec.action_dim), np.float32))
+    except Exception as error:
+        raise UserError(f"its step cannot be traced ({in_a_line(error)})") from error
+    return env.spec
+
+
+def _check(tasks: list[Task], asked: TasksOptions) -> int:
+    found: list[Checked] = []
+    width = max(len(task.name) for task in tasks)
+    for result in check(tasks, asked.env):
+        found.append(result)
+        if not asked.json:
+            print(f"{result.level:<7}  {result.task:{width}}  {result.text}", flush=True)
+    if asked.json:
+        print(json.dumps([dataclasses.asdict(result) for result in found]))
+    else:
+        print(_summary(found))
+    return 1 if any(result.level in ("differs", "fails") for result in found) else 0
+
+
+def _summary(found: list[Checked]) -> str:
+    count = Counter(result.level for result in found)
+    absent = [result.family for result in found if result.level == "missing"]
+    line = f"{count['ok']} tasks as in the table, {count['differs']} differ, {count['fails']} fail"
+    return f"{line}; not here: {', '.join(absent)}" if absent else line

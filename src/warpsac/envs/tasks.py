@@ -1,0 +1,133 @@
+"""The table of benchmark tasks: family, sizes, regime, and the scores that map a result to 0..1."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+Regime = Literal["limited", "abundant"]
+
+# Families in the order they are listed, with what has to be installed.
+EXTRAS = {
+    "mujoco": "mujoco",
+    "dmc": "dmc",
+    "myosuite": "myosuite",
+    "humanoidbench": "humanoidbench",
+    "playground": "playground",
+    "mjlab": "mjlab",
+    "maniskill": "maniskill",
+    "isaaclab": "isaaclab",
+    "sim2real": "sim2real",
+}
+
+# Families with more tasks than the benchmark's, and the regime of those.
+SUITES: dict[str, Regime] = {
+    "dmc": "limited",
+    "myosuite": "limited",
+    "humanoidbench": "limited",
+    "playground": "abundant",
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    name: str
+    family: str
+    regime: Regime
+    actor_obs_dim: int
+    critic_obs_dim: int
+    action_dim: int
+    random_score: float | None
+    normalize_score: float | None
+    metric: Literal["return", "success"]
+
+    def score(self, mean_return: float, success: float | None) -> float | None:
+        """The result as a fraction between a random policy (0) and the reference (1); None if unknown."""
+        if self.normalize_score is None or self.random_score is None:
+            return None
+        if self.metric == "success":
+            if success is None:
+                return None
+            value = 100.0 * success
+        else:
+            value = mean_return
+        return (value - self.random_score) / (self.normalize_score - self.random_score)
+
+
+# Small tasks beside the benchmark: what the demo trains, and their best known returns.
+_SMALL_TASKS = [
+    Task("InvertedPendulum-v5", "mujoco", "limited", 4, 4, 1, 5.0, 1000.0, "return"),
+    Task("InvertedDoublePendulum-v5", "mujoco", "limited", 9, 9, 1, 50.0, 9360.0, "return"),
+]
+
+
+@cache
+def benchmark_tasks() -> tuple[Task, ...]:
+    text = resources.files("warpsac.envs").joinpath("tables/tasks.csv").read_text()
+    rows = csv.DictReader(text.splitlines())
+    return tuple(
+        Task(
+            name=row["task"],
+            family=row["family"],
+            regime=row["regime"],  # type: ignore[arg-type]
+            actor_obs_dim=int(row["actor_obs_dim"]),
+            critic_obs_dim=int(row["critic_obs_dim"]),
+            action_dim=int(row["action_dim"]),
+            random_score=float(row["random_score"]) if row["random_score"] else None,
+            normalize_score=float(row["normalize_score"]) if row["normalize_score"] else None,
+            metric=row["metric"],  # type: ignore[arg-type]
+        )
+        for row in rows
+    )
+
+
+@cache
+def suite_names(family: str) -> tuple[str, ...]:
+    """Every task of a family in `SUITES`: importing a simulator takes seconds, which a misspelled name must not cost.
+
+    The lists are those of dm_control 1.0.50, MyoSuite 3.0, HumanoidBench 0.2 and MuJoCo Playground 0.2.
+    """
+    return tuple(resources.files("warpsac.envs").joinpath(f"tables/{family}.txt").read_text().split())
+
+
+def find_in_suites(name: str) -> tuple[str, str] | None:
+    """The family that has a task of that name, and the name as the family spells it."""
+    for family in SUITES:
+        spellings = {known.lower(): known for known in suite_names(family)}
+        if name.lower() in spellings:
+            return family, spellings[name.lower()]
+    return None
+
+
+def all_tasks() -> tuple[Task, ...]:
+    return benchmark_tasks() + tuple(_SMALL_TASKS)
+
+
+def find(name: str) -> Task | None:
+    """The task of that name; upper and lower case and a missing version are forgiven."""
+    tasks = {task.name: task for task in all_tasks()}
+    if name in tasks:
+        return tasks[name]
+    folded = name.lower()
+    close = [t for t in tasks.values() if folded in (t.name.lower(), re.sub(r"-v\d+$", "", t.name.lower()))]
+    return close[0] if len(close) == 1 else None
+
+
+def suggestions(name: str, more_names: list[str] | None = None) -> list[str]:
+    """The known names nearest to a misspelled one, best first."""
+    known = {n.lower(): n for n in [task.name for task in all_tasks()] + (more_names or [])}
+
+    def likeness(key: str) -> tuple[float, float]:
+        """Without the version first: that two tasks have the same one says nothing."""
+        whole = (name.lower(), key)
+        bare = (re.sub(r"-v\d+$", "", whole[0]), re.sub(r"-v\d+$", "", whole[1]))
+        return difflib.SequenceMatcher(None, *bare).ratio(), difflib.SequenceMatcher(None, *whole).ratio()
+
+    near = sorted((key for key in known if likeness(key)[0] >= 0.6), key=likeness, reverse=True)[:3]
+    inside = [key for key in known if len(name) >= 3 and name.lower() in key and key not in near]
+    return [known[key] for key in (near + inside)[:3]]

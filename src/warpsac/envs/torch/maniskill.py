@@ -1,0 +1,135 @@
+"""ManiSkill: SAPIEN on torch tensors. On a GPU many environments, on a CPU one; the same code for both.
+
+As in the published runs: state observations, normalised dense reward, and terminations ignored, so that every
+episode runs to its limit and counts as a success if it was one at any step. Ended episodes are reset here, so their
+last observation is kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from warpsac.config.provenance import installed_versions
+from warpsac.config.schema import EnvConfig
+from warpsac.envs.contract import EnvSpec, Scene
+from warpsac.envs.torch.base import Moved, Tensor, TorchEnvs, WithoutLevels, learner_device, quietly
+from warpsac.errors import OtherSettings, UserError, in_a_line
+from warpsac.types import ObsViews
+
+PACKAGES = ["mani_skill", "sapien", "torch"]
+
+
+class ManiSkillSimulator(WithoutLevels):
+    resets_itself = False
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
+        self.device = learner_device()
+        most = most_envs()
+        if most and num_envs > most:
+            raise OtherSettings(
+                f"{task}: ManiSkill simulates one environment on a CPU, not {num_envs}",
+                {"env.num_envs": 1, "eval.num_envs": 1},
+                ", or install 'warpsac[cuda]' for a GPU",
+            )
+        with quietly():
+            self._env, limit = _build(
+                task, num_envs, "physx_cpu" if self.device.type == "cpu" else "physx_cuda", render
+            )
+            self._limit = config.episode_limit or limit
+            obs_dim = self._env.reset(seed=0)[0].shape[1]
+        space = self._env.single_action_space
+        self.spec = EnvSpec(
+            task=task,
+            family="maniskill",
+            num_envs=num_envs,
+            views=ObsViews(obs_dim, obs_dim),
+            action_dim=int(space.shape[0]),
+            action_low=tuple(space.low.tolist()),
+            action_high=tuple(space.high.tolist()),
+            episode_limit=self._limit,
+            control_hz=float(self._env.control_freq),
+            has_success=True,
+            restorable=False,
+            lockstep=True,
+            most_envs=most,
+            versions=installed_versions(PACKAGES),
+        )
+
+    def reset(self, seed: int) -> Tensor:
+        with quietly():
+            return self._env.reset(seed=seed)[0]
+
+    def stagger(self) -> None:
+        raise UserError("env.stagger = True: ManiSkill's episodes all begin at once")
+
+    def step(self, action: Tensor) -> Moved:
+        obs, reward, _, _, info = self._env.step(action)
+        truncated = self._env.elapsed_steps >= self._limit
+        return Moved(obs, reward, torch.zeros_like(truncated), truncated, success=info["success"])
+
+    def restart(self, envs: Tensor) -> Tensor:
+        return self._env.reset(options={"env_idx": envs})[0]
+
+    def render(self) -> np.ndarray:
+        return np.asarray(self._env.render()[0].cpu())
+
+    def scene(self) -> Scene | None:
+        return None
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def most_envs() -> int | None:
+    """A CPU simulates one environment."""
+    return 1 if learner_device().type == "cpu" else None
+
+
+def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
+    return TorchEnvs(ManiSkillSimulator(name, num_envs, config, render))
+
+
+def _build(task: str, num_envs: int, backend: str, render: bool) -> tuple[Any, int]:
+    """ManiSkill's own environments without its wrappers, and the step limit it registers for them."""
+    os.environ.setdefault("MS_SKIP_ASSET_DOWNLOAD_PROMPT", "1")  # it would wait for an answer
+    importlib.import_module("mani_skill.envs")
+    logging.getLogger("mani_skill ").setLevel(logging.ERROR)  # its name ends in a blank
+    registered = importlib.import_module("mani_skill.utils.registration").REGISTERED_ENVS
+    if task not in registered:
+        raise UserError(f"{task}: the installed ManiSkill has no such task")
+    entry = registered[task]
+    settings = {
+        "num_envs": num_envs,
+        "obs_mode": "state",
+        "reward_mode": "normalized_dense",
+        "sim_backend": backend,
+        "render_backend": "cpu" if backend == "physx_cpu" else "gpu",
+        "render_mode": "rgb_array" if render else None,
+    }
+    try:
+        return entry.make(**settings), int(entry.max_episode_steps)
+    except Exception as error:
+        raise UserError(f"{task}: {_remedy(in_a_line(error))}") from error
+
+
+def _remedy(trouble: str) -> str:
+    """What to do about an environment that ManiSkill could not make."""
+    said = trouble.lower()
+    if any(word in said for word in ("vulkan", "vk::", "render device", "rendering device", "libvulkan")):
+        return (
+            f"ManiSkill needs Vulkan even without pictures ({trouble}): on Debian, apt-get install libvulkan1 and "
+            "mesa-vulkan-drivers 25 or newer (bookworm: from bookworm-backports), or a GPU driver with Vulkan"
+        )
+    if any(word in said for word in ("no such file", "urlopen", "download", "http")):
+        return (
+            f"its assets cannot be fetched here ({trouble}): run `python -m mani_skill.utils.download_asset` where "
+            "there is a network, and copy ~/.maniskill or name its folder with MS_ASSET_DIR"
+        )
+    return f"cannot be made: {trouble}"

@@ -1,0 +1,381 @@
+"""Checkpoints: complete or absent, checked when read, and never the reason that an older one is lost.
+
+    RUN/checkpoints/step_000000100000/
+        policy.npz learner.npz interaction.npz replay.npz episodes.npz env.npz    a file for each group of named arrays
+        manifest.json                                                             written last
+
+A folder is written under a temporary name, made durable and renamed, so a folder with the final name is
+complete. The manifest holds, for each file, its size and checksum and where each array lies in it, and a
+checksum of itself: a flipped bit anywhere is found. The files are plain uncompressed npz: numpy alone
+reads them. Numbers that numpy does not know (bfloat16) are stored as unsigned integers of the same bits,
+with their true name in the manifest.
+
+Why an own format: training runs on one host, errors must be found per file and be injectable in tests,
+and a replay of several GB must be written and read in one pass without a second copy in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+
+from warpsac.errors import TrainingStopped
+from warpsac.errors import UserError
+from warpsac.runs.files import free_name
+from warpsac.runs.files import in_words
+from warpsac.runs.files import sync_folder
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+CHUNK = 16 << 20  # bytes written, read and checksummed at a time
+
+# ".old-" marks a checkpoint that a new one of the same step is just replacing; it still counts as one.
+_NAME = re.compile(r"(\.old-)?step_(\d{12,})")
+_TEMPORARY = ".tmp-"
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class CheckpointError(TrainingStopped):
+    """A checkpoint could not be written. The ones written before are untouched."""
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint cannot be used: a file is missing, cut off, altered or unreadable."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    step: int
+    info: dict[str, Any]
+    arrays: dict[str, dict[str, np.ndarray]]
+    """Group name -> array name -> array, for the groups that were asked for."""
+
+
+# --- saving ---------------------------------------------------------------------------------------------
+
+
+def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[str, Any], keep: int) -> Path:
+    """Write the checkpoint of `step`, then remove all but the newest `keep`.
+
+    `info` must survive JSON (tuples come back as lists). Raises CheckpointError with one line if it
+    cannot be written; then nothing of it is left behind and the older checkpoints are as they were.
+    """
+    final = folder / f"step_{step:012d}"
+    temporary = folder / f"{_TEMPORARY}{final.name}-{os.getpid()}"
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(folder)
+            _check_space(folder, groups)
+            temporary.mkdir()
+            files = {f"{name}.npz": _write_arrays(temporary / f"{name}.npz", groups[name]) for name in groups}
+            manifest = {"format": FORMAT, "step": step, "info": dict(info), "files": files}
+            manifest = json.loads(json.dumps(manifest))  # as a reader will see it: {1: 2} is {"1": 2}
+            manifest["checksum"] = _manifest_checksum(manifest)
+            text = json.dumps(manifest, indent=1) + "\n"
+            _write_file(temporary / MANIFEST, lambda stream: stream.write(text.encode()))
+            sync_folder(temporary)
+            _move_into_place(temporary, final)
+        except OSError as error:
+            raise CheckpointError(_failure(folder, final, error)) from error
+    except BaseException:  # also an interruption: a partial folder is of no use to anybody
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    prune(folder, keep)
+    return final
+
+
+def _move_into_place(temporary: Path, final: Path) -> None:
+    """Rename; a checkpoint of the same step steps back first and is removed by the pruning."""
+    if final.exists():
+        old = final.with_name(f".old-{final.name}")
+        if old.exists():
+            shutil.rmtree(old)
+        os.rename(final, old)
+    os.rename(temporary, final)
+    sync_folder(final.parent)
+
+
+def _check_space(folder: Path, groups: Mapping[str, Arrays]) -> None:
+    # 1 kB per array covers its headers and its lines in the manifest.
+    needed = sum(array.nbytes + 1024 for arrays in groups.values() for array in arrays.values()) + 4096
+    if needed > _free_bytes(folder):
+        raise OSError(errno.ENOSPC, f"no space left on device: {_size(needed)} needed")
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _failure(folder: Path, final: Path, error: OSError) -> str:
+    try:
+        space = f", {_size(_free_bytes(folder))} free"
+    except OSError:
+        space = ""
+    newest = steps(folder)[-1:]
+    kept = f"the checkpoint of step {newest[0]:,} is kept" if newest else "there is no earlier checkpoint"
+    return f"cannot write checkpoint {final} ({in_words(error)}{space}); {kept}"
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
+
+
+class _Checksummed:
+    """A stream that can only be appended to, and knows its length and checksum.
+
+    Having no seek() it makes zipfile write strictly forward, so one pass over the data is enough.
+    """
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self.size = 0
+        self.checksum = 0
+
+    def write(self, data: Any) -> int:
+        self._stream.write(data)
+        self.checksum = zlib.crc32(data, self.checksum)
+        self.size += len(data)
+        return len(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+def _write_file(path: Path, produce: Callable[[_Checksummed], object]) -> tuple[int, int]:
+    """Every byte of a checkpoint goes through here: write, make durable; size and checksum."""
+    with open(path, "xb") as raw:
+        stream = _Checksummed(raw)
+        produce(stream)
+        raw.flush()
+        os.fsync(raw.fileno())
+    return stream.size, stream.checksum
+
+
+def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
+    """Write one npz file; its entry in the manifest."""
+    entries: dict[str, Any] = {}
+
+    def produce(stream: _Checksummed) -> None:
+        with zipfile.ZipFile(stream, "w") as archive:  # type: ignore[call-overload]
+            for name, value in arrays.items():
+                array = np.asarray(value, order="C")
+                stored = array.view(_stored_dtype(array.dtype, name))
+                member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: equal arrays give equal files
+                with archive.open(member, "w", force_zip64=True) as target:
+                    header = np.lib.format.header_data_from_array_1_0(stored)
+                    np.lib.format.write_array_header_1_0(target, header)
+                    entries[name] = {"dtype": array.dtype.name, "shape": array.shape, "offset": stream.size}
+                    content: Any = stored.reshape(-1).view(np.uint8).data
+                    for start in range(0, len(content), CHUNK):
+                        target.write(content[start : start + CHUNK])
+
+    size, checksum = _write_file(path, produce)
+    return {"size": size, "crc32": checksum, "arrays": entries}
+
+
+def _stored_dtype(dtype: np.dtype, name: str) -> np.dtype:
+    """What a dtype is written as: itself, or unsigned integers of the same bits."""
+    if dtype.isbuiltin != 2 and dtype.kind in "biufc" and dtype.isnative:  # 2: registered by another package
+        return dtype
+    if dtype.kind == "V" and hasattr(ml_dtypes, dtype.name):
+        return np.dtype(f"uint{8 * dtype.itemsize}")
+    raise TypeError(f"array {name}: {dtype} cannot be kept in a checkpoint")
+
+
+def _true_dtype(name: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _manifest_checksum(manifest: Mapping[str, Any]) -> int:
+    content = {key: value for key, value in manifest.items() if key != "checksum"}
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+# --- the folder of checkpoints --------------------------------------------------------------------------
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """Every checkpoint, oldest first; one that is being replaced comes before its replacement."""
+    if not folder.is_dir():
+        return []
+    found = [(match, path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(found, key=lambda item: (int(item[0][2]), item[0][1] is None))]
+
+
+def _step_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        raise DamagedCheckpoint(f"{path}: not a checkpoint (expected a folder named step_...)")
+    return int(match[2])
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint, in ascending order; nothing is verified."""
+    return sorted({_step_of(path) for path in _candidates(folder)})
+
+
+def any_complete(folder: Path) -> bool:
+    """Whether some checkpoint has all its files: of a run that was copied, the policy may be all that is left."""
+    return any(_looks_complete(path) for path in _candidates(folder))
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process left half written. Only the one process that writes may do this."""
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the newest `keep` complete checkpoints; a visibly damaged one neither counts nor goes.
+
+    A folder is renamed before it is emptied: a process killed in the middle leaves a temporary folder,
+    not a damaged checkpoint.
+    """
+    complete = [path for path in _candidates(folder) if _looks_complete(path)]
+    names = {path.name for path in complete}
+    replaced = [path for path in complete if path.name.removeprefix(".old-") in names - {path.name}]
+    current = [path for path in complete if path not in replaced]
+    for path in replaced + current[: -max(keep, 1)]:
+        doomed = folder / f"{_TEMPORARY}pruned-{path.name}"
+        with contextlib.suppress(OSError):  # an old checkpoint too many is no reason to stop training
+            shutil.rmtree(doomed, ignore_errors=True)
+            os.rename(path, doomed)
+            shutil.rmtree(doomed)
+
+
+def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
+    """Rename the checkpoints newer than this one to set-aside-step_..., and return the new paths.
+
+    For the process that goes on training from `checkpoint`: its coming saves then find their names free,
+    and these neither count as kept nor are removed. They need not be damaged: a good one is among them where
+    another seed has none of that step.
+    """
+    order = _candidates(checkpoint.path.parent)
+    moved = []
+    for path in order[order.index(checkpoint.path) + 1 :]:
+        target = free_name(path.with_name("set-aside-" + path.name.removeprefix(".old-")))
+        try:
+            os.rename(path, target)
+        except OSError as error:
+            raise CheckpointError(f"cannot rename {path} to {target.name} ({in_words(error)})") from error
+        moved.append(target)
+    return moved
+
+
+# --- loading --------------------------------------------------------------------------------------------
+
+
+def newest_good(
+    folder: Path,
+    groups: Iterable[str] | None = None,
+    report: Callable[[str], None] = print,
+    up_to: int | None = None,
+) -> Checkpoint | None:
+    """The newest checkpoint whose asked-for groups are intact, or None; each damaged one is reported.
+
+    With `up_to`, the newest of that step or an earlier one. Reads only: safe while another process is
+    training in the same folder.
+    """
+    wanted = None if groups is None else tuple(groups)
+    for path in reversed(_candidates(folder)):
+        if up_to is not None and _step_of(path) > up_to:
+            continue
+        try:
+            return load(path, wanted)
+        except DamagedCheckpoint as error:
+            report(f"{error}; trying the checkpoint before it")
+    return None
+
+
+def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
+    """Read and verify the groups (default: all that were saved); DamagedCheckpoint if any is not intact."""
+    try:
+        manifest = _read_manifest(path)
+        files = manifest["files"]
+        wanted = [name.removesuffix(".npz") for name in files] if groups is None else list(groups)
+        for name in wanted:
+            if f"{name}.npz" not in files:
+                raise DamagedCheckpoint(f"checkpoint {path} holds no {name}")
+        arrays = {name: _read_arrays(path / f"{name}.npz", files[f"{name}.npz"]) for name in wanted}
+    except OSError as error:
+        name = Path(error.filename).name if error.filename else "a file"
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged: {name}: {in_words(error)}") from error
+    return Checkpoint(path, manifest["step"], manifest["info"], arrays)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        intact = manifest["checksum"] == _manifest_checksum(manifest)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        intact = False
+    if not intact:
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged: {MANIFEST} is cut off or altered")
+    if manifest["format"] != FORMAT:
+        raise DamagedCheckpoint(
+            f"checkpoint {path} has format {manifest['format']}; this version of warpsac reads {FORMAT}"
+        )
+    if manifest["step"] != _step_of(path):
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged: it holds step {manifest['step']}")
+    return manifest
+
+
+def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Read and verify one file in a single pass, each array straight into the memory it will live in."""
+    size = path.stat().st_size
+    if size != entry["size"]:
+        wrong = f"{path.name} has {size:,} bytes instead of {entry['size']:,}"
+        raise DamagedCheckpoint(f"checkpoint {path.parent} is damaged: {wrong}")
+    arrays: dict[str, np.ndarray] = {}
+    with open(path, "rb") as stream:
+        position = checksum = 0
+        for name, array in entry["arrays"].items():
+            dtype = _true_dtype(array["dtype"])
+            content = np.empty(math.prod(array["shape"]) * dtype.itemsize, np.uint8)
+            checksum = _checksum_of(stream, bytearray(array["offset"] - position), checksum)
+            checksum = _checksum_of(stream, content, checksum)
+            position = array["offset"] + len(content)
+            arrays[name] = content.view(dtype).reshape(array["shape"])
+        checksum = _checksum_of(stream, bytearray(size - position), checksum)
+    if checksum != entry["crc32"]:
+        raise DamagedCheckpoint(f"checkpoint {path.parent} is damaged: {path.name} has a wrong checksum")
+    return arrays
+
+
+def _checksum_of(stream: BinaryIO, target: Any, checksum: int) -> int:
+    """Fill `target` from the stream and continue the checksum over it; a short read fails the checksum."""
+    view = memoryview(target)
+    for start in range(0, len(view), CHUNK):
+        part = view[start : start + CHUNK]
+        checksum = zlib.crc32(part[: stream.readinto(part)], checksum)  # type: ignore[attr-defined]
+    return checksum
+
+
+def _looks_complete(path: Path) -> bool:
+    """Manifest intact and every file there with its size: what can be told without reading it all."""
+    try:
+        files = _read_manifest(path)["files"]
+        return all((path / name).stat().st_size == entry["size"] for name, entry in files.items())
+    except (DamagedCheckpoint, OSError):
+        return False

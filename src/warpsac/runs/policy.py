@@ -1,0 +1,103 @@
+"""A trained policy, loaded from a run folder, acting on NumPy observations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from warpsac.runs import checkpoint
+from warpsac.agents.ppo import learner as ppo
+from warpsac.runs import pytree
+from warpsac.runs import run_folder
+from warpsac.agents.sac import learner as sac
+from warpsac.config.schema import Config
+from warpsac.envs.contract import EnvSpec
+from warpsac.envs.contract import rescale
+from warpsac.errors import UserError
+from warpsac.types import ObsViews
+
+Agent = sac.Agent | ppo.Agent
+
+
+class LoadedPolicy:
+    """The deterministic policy of a run.
+
+    Called with one observation [D] or a batch [N, D] as the simulator gives them (the actor's part is
+    enough), it returns actions in the simulator's own range.
+    """
+
+    def __init__(self, agent: Agent, policy: sac.Policy | ppo.Policy, step: int, info: dict[str, Any]):
+        self.agent = agent
+        self.policy = policy
+        self.step = step
+        """Environment steps after which it was saved."""
+        self.info = info
+        self._act = jax.jit(lambda obs: learner_of(agent).best_action(agent, policy, obs))
+
+    def normalized(self, obs: np.ndarray) -> np.ndarray:
+        """Actions [N, A] in [-1, 1] for observations [N, D]."""
+        return np.asarray(self._act(obs))
+
+    def __call__(self, obs: Any) -> np.ndarray:
+        rows = np.asarray(obs, np.float32)
+        views = self.agent.views
+        if rows.shape[-1:] not in ((views.obs_dim,), (views.actor_dim,)) or rows.ndim > 2:
+            raise ValueError(
+                f"observation has shape {rows.shape}; expected [{views.actor_dim}] or [N, {views.actor_dim}]"
+            )
+        action = rescale(self.normalized(np.atleast_2d(rows)), self.info["action_low"], self.info["action_high"])
+        return action[0] if rows.ndim == 1 else action
+
+
+def require_fit(policy: LoadedPolicy, spec: EnvSpec) -> None:
+    """Refuse an environment with other observations or actions than the policy was trained on."""
+    now, then = portable_spec(spec), policy.info
+    for name in ("obs_dim", "actor_dim", "critic_start", "action_low", "action_high"):
+        if now[name] != then[name]:
+            raise UserError(f"{spec.task}: {name} is {now[name]}, but the policy was trained with {then[name]}")
+
+
+def portable_spec(spec: EnvSpec) -> dict[str, Any]:
+    """What a policy needs to know about its environment to act without the simulator, for a checkpoint."""
+    return {
+        "task": spec.task,
+        "obs_dim": spec.views.obs_dim,
+        "actor_dim": spec.views.actor_dim,
+        "critic_start": spec.views.critic_start,
+        "action_low": list(spec.action_low),
+        "action_high": list(spec.action_high),
+        "control_hz": spec.control_hz,
+        "terms": [list(term) for term in spec.terms],
+    }
+
+
+def load_policy(run: Path | str) -> LoadedPolicy:
+    """The policy of the run's newest good checkpoint."""
+    folder = run_folder.open_run(run)
+    found = checkpoint.newest_good(
+        folder.checkpoints, groups=("policy",), report=lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    if found is None:
+        raise UserError(f"{folder.path}: has no good checkpoint")
+    spec = found.info["env_spec"]
+    agent = _agent_of(folder.config, spec)
+    template = learner_of(agent).init_policy(agent)
+    policy = pytree.restore(template, found.arrays["policy"], str(found.path))
+    return LoadedPolicy(agent, policy, found.step, spec)
+
+
+def _agent_of(config: Config, spec: dict[str, Any]) -> Agent:
+    views = ObsViews(spec["obs_dim"], spec["actor_dim"], spec["critic_start"])
+    action_dim = len(spec["action_low"])
+    if config.algo == "ppo":
+        return ppo.Agent(config.ppo, views, action_dim)
+    return sac.Agent(config.learner, views, action_dim, config.horizon_updates)
+
+
+def learner_of(agent: Agent) -> Any:
+    """The module whose agent it is: both offer `init_policy` and `best_action`."""
+    return ppo if isinstance(agent, ppo.Agent) else sac

@@ -1,0 +1,30 @@
+"""The functions that most Python users need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from warpsac.runs.policy import LoadedPolicy, load_policy
+from warpsac.training import devices
+from warpsac.training import start as training
+from warpsac.training.configure import configure
+from warpsac.training.start import Outcome
+
+__all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "resume", "train"]
+
+
+def train(task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any) -> Outcome:
+    """Train a policy; the same as `warpsac train TASK` with the same settings."""
+    config, reason = configure(task, variant=variant, profile=profile, **settings)
+    devices.use_compilation_cache()
+    return training.train(config, [reason])
+
+
+def resume(
+    runs: Path | str | Sequence[Path | str], *, stop_at: int | None = None, time_budget: float | None = None
+) -> Outcome:
+    """Go on with an interrupted run, or the seeds of one config; the same as `warpsac train --resume RUN ...`."""
+    devices.use_compilation_cache()
+    return training.resume([runs] if isinstance(runs, (Path, str)) else runs, stop_at, time_budget)
