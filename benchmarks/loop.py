@@ -1,4 +1,4 @@
-"""Milliseconds of one whole interaction on a JAX-native simulator, beside the simulator step alone.
+"""Milliseconds of one whole interaction on a JAX simulator, beside the simulator step alone.
 
 Both are loops on the device over the same number of steps, automatic reset included: `env_step_ms` steps
 the environments with random actions, `iteration_ms` acts, steps, stores, samples and makes the profile's
@@ -60,7 +60,7 @@ def main() -> None:
         env={"num_envs": asked.num_envs, "impl": asked.impl},
         replay={"capacity": asked.capacity, "storage": asked.storage},
     )
-    env: Any = registry.make_native(config.task, asked.num_envs, config.env)
+    env: Any = registry.make_jax(config.task, asked.num_envs, config.env)
     setup = make_setup(config, env.spec)
     engine = FusedEngine(setup, config.seeds, env, env)
     done = config.warmup_interactions

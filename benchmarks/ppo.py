@@ -1,4 +1,4 @@
-"""Milliseconds of one PPO iteration on a JAX-native simulator, and of its two halves by themselves.
+"""Milliseconds of one PPO iteration on a JAX simulator, and of its two halves by themselves.
 
 `iteration_ms` is the program that training runs: a rollout and all updates on it. `rollout_ms` only collects,
 `update_ms` only learns, each as a program of its own on the same sizes. They are measured in turn, `--rounds`
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seeds=tuple(range(1, asked.seeds + 1)),
         env={"num_envs": asked.num_envs, "impl": asked.impl},
     )
-    env: Any = registry.make_native(config.task, asked.num_envs, config.env)
+    env: Any = registry.make_jax(config.task, asked.num_envs, config.env)
     setup = make_setup(config, env.spec)
     engine = FusedPpoEngine(setup, config.seeds, env, env)
     steps = config.ppo.rollout_steps

@@ -15,7 +15,7 @@ import quick
 from warpsac.agents.sac import algorithm as interaction
 from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
 from warpsac.envs.contract import SimulatorFailed
-from warpsac.envs.probes import jax as probe_native
+from warpsac.envs.probes import jax as jax_probe
 from warpsac.replay.ring import indices, random_words
 from warpsac.training.fused import FusedEngine
 from warpsac.training.native import reset_keys
@@ -35,8 +35,8 @@ CONFIG = Config(
 
 def make_engine(config: Config = CONFIG, seeds: tuple[int, ...] = (1,), evaluation_envs: int = 6) -> FusedEngine:
     config = dataclasses.replace(config, seeds=seeds)
-    env = probe_native.make(config.task, config.env.num_envs, config.env)
-    evaluation_env = probe_native.make(config.task, evaluation_envs, config.env)
+    env = jax_probe.make(config.task, config.env.num_envs, config.env)
+    evaluation_env = jax_probe.make(config.task, evaluation_envs, config.env)
     return FusedEngine(interaction.make_setup(config, env.spec), seeds, env, evaluation_env)
 
 

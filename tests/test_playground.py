@@ -50,7 +50,7 @@ def test_spec_of_a_control_suite_task(cartpole: playground.PlaygroundEnvs) -> No
     assert spec.lockstep
     assert {"playground", "mujoco", "mujoco-mjx"} <= spec.versions.keys()
     target = registry.lookup("CartpoleBalance")
-    assert (target.family, target.regime, target.native) == ("playground", "abundant", True)
+    assert (target.family, target.regime, target.jax) == ("playground", "abundant", True)
 
 
 def test_an_episode_is_truncated_at_the_limit_with_its_true_last_observation(stepped: tuple[Any, Any, Any]) -> None:
@@ -223,8 +223,8 @@ def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest
         task.action_dim,
     )
     assert (views.obs_dim, views.critic_start) == (216, 0)
-    assert env.native._config.push_config.enable is False
-    assert playground.make("G1JoystickFlatTerrain", 2, EnvConfig(pushes=True)).native._config.push_config.enable is True
+    assert env._env._config.push_config.enable is False
+    assert playground.make("G1JoystickFlatTerrain", 2, EnvConfig(pushes=True))._env._config.push_config.enable is True
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_it_is_the_loop_of_ppo_over_the_loop_of_torch() -> None:
 
 @pytest.mark.slow
 def test_it_drives_the_point_home(tmp_path: Path) -> None:
-    """As on the native probe, with a critic that sees more than the actor."""
+    """As on the JAX probe, with a critic that sees more than the actor."""
     (run,) = training.train(tiny_ppo(tmp_path, task="probe-torch-critic", **POINT_HOME)).runs
     before, after = (row for row in rows_of(run) if row["kind"] == "eval")
     assert before["eval/return"] < -8

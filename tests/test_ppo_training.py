@@ -24,7 +24,7 @@ from warpsac.config.schema import Config
 from warpsac.config.validation import from_json, override, to_json, validate
 from warpsac.envs import registry
 from warpsac.envs.probes import host as probe
-from warpsac.envs.probes import jax as probe_native
+from warpsac.envs.probes import jax as jax_probe
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
@@ -106,7 +106,7 @@ def test_it_drives_the_point_home(tmp_path: Path) -> None:
 
 def make_engine(seeds: tuple[int, ...], task: str = "probe-native", **changes: Any) -> FusedPpoEngine:
     config = native(Path("unused"), task=task, seeds=seeds, **changes)
-    env = probe_native.make(task, config.env.num_envs, config.env)
+    env = jax_probe.make(task, config.env.num_envs, config.env)
     return FusedPpoEngine(ppo_engine.make_setup(config, env.spec), seeds, env, env)
 
 
@@ -161,7 +161,7 @@ def test_no_program_is_traced_twice(tmp_path: Path) -> None:
 # --- faults
 
 
-def test_faulty_steps_of_a_native_simulator_are_counted_and_never_learned_from() -> None:
+def test_faulty_steps_of_a_jax_simulator_are_counted_and_never_learned_from() -> None:
     engine = make_engine((1,), "probe-native-faulty")
     engine.advance(0, 100)
     assert engine.read_episodes()[0]["faults/count"] == 2  # steps 40 and 80 of environment 0

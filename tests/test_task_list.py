@@ -54,7 +54,7 @@ def test_a_task_that_cannot_be_made_or_stepped_fails(monkeypatch: pytest.MonkeyP
 
 
 def test_a_simulator_written_in_jax_is_traced() -> None:
-    spec = registry.make_native("probe-native", 1).spec
+    spec = registry.make_jax("probe-native", 1).spec
     sizes = (spec.views.actor_dim, spec.views.critic_dim, spec.action_dim)
     native = Task("probe-native", "probe-native", "abundant", *sizes, 0.0, 1.0, "success")
     assert levels(native)["probe-native"][0] == "ok"

@@ -280,7 +280,7 @@ def _eval(words: list[str]) -> int:
     made = registry.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # Not a step that training evaluates at: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
-    if target.native and not asked.json:
+    if target.jax and not asked.json:
         print(f"compiling, then playing {episodes} episodes ...", file=sys.stderr)
     with contextlib.closing(made):
         require_fit(policy, made.spec)
@@ -333,7 +333,7 @@ def _play(words: list[str]) -> int:
         run = run_folder.open_run(asked.run)
         task, config, out = run.config.task, run.env, run.path / f"{asked.agent}.mp4"
     task = registry.lookup(task).name
-    if registry.lookup(task).native:
+    if registry.lookup(task).jax:
         print("compiling the simulator ...", flush=True)
     if asked.viewer:
         play.watch(agent, task, asked.host, asked.port, asked.seed, config)

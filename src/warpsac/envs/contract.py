@@ -151,7 +151,7 @@ class Steerable(Protocol):
         """Give a command [3] for the next step: the observation at its end is the first that tells it."""
 
 
-class NativeEnv(Protocol):
+class JaxEnv(Protocol):
     """N environments of a simulator written in JAX: two pure functions, compiled with the learner."""
 
     spec: EnvSpec

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from warpsac.config.schema import ABUNDANT_ENVS, EnvConfig
-from warpsac.envs.contract import HostEnv, NativeEnv
+from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
 from warpsac.errors import UserError, in_a_line
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from warpsac.envs.robots import Deployment
     from warpsac.envs.torch.base import TorchEnvs
 
-# family -> module with `make(task_name, num_envs, config, render) -> HostEnv | NativeEnv | TorchEnvs`
+# family -> module with `make(task_name, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`
 FAMILIES = {
     "mujoco": "warpsac.envs.host.gym",
     "gymnasium": "warpsac.envs.host.gym",
@@ -37,8 +37,8 @@ FAMILIES = {
     "probe-native": "warpsac.envs.probes.jax",
     "probe-torch": "warpsac.envs.probes.torch",
 }
-# Families whose simulator is compiled with the learner: their environments are `NativeEnv`s.
-NATIVE_FAMILIES = ("playground", "probe-native")
+# Families whose simulator is compiled with the learner: their environments are `JaxEnv`s.
+JAX_FAMILIES = ("playground", "probe-native")
 # Families whose pictures MuJoCo draws.
 MUJOCO_FAMILIES = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
 # Families that step all environments together, on torch tensors: theirs are `TorchEnvs`.
@@ -64,9 +64,9 @@ class Target:
         return self.task.regime
 
     @property
-    def native(self) -> bool:
+    def jax(self) -> bool:
         """Whether simulator and learner are one program."""
-        return self.family in NATIVE_FAMILIES
+        return self.family in JAX_FAMILIES
 
     @property
     def torch(self) -> bool:
@@ -76,7 +76,7 @@ class Target:
     @property
     def parallel(self) -> bool:
         """Whether the simulator is made for hundreds of environments on a GPU."""
-        return (self.native or self.torch) and not self.family.startswith("probe")
+        return (self.jax or self.torch) and not self.family.startswith("probe")
 
     def expects_gpu(self, num_envs: int) -> bool:
         """Whether so many environments are nothing for a CPU."""
@@ -89,11 +89,11 @@ def lookup(name: str) -> Target:
     if task is not None:
         return Target(task.name, task.family, task)
     if name.startswith("probe-native"):
-        from warpsac.envs.probes import jax as probe_native
+        from warpsac.envs.probes import jax as jax_probe
 
-        if name in probe_native.TASKS:
+        if name in jax_probe.TASKS:
             return Target(name, "probe-native", None)
-        raise UserError(f"unknown task '{name}'; native probe tasks: {', '.join(probe_native.TASKS)}")
+        raise UserError(f"unknown task '{name}'; JAX probe tasks: {', '.join(jax_probe.TASKS)}")
     if name in TORCH_PROBES:
         return Target(name, "probe-torch", None)
     if name.startswith("probe-"):
@@ -129,8 +129,8 @@ def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool
     """Environments of a task that are stepped from Python, in this process, not yet reset; of any simulator."""
     target = lookup(name)
     with _told_in_a_line(target):
-        env = _of_family(target, num_envs, for_episodes(config) if target.native else config, render)
-        if target.native:
+        env = _of_family(target, num_envs, for_episodes(config) if target.jax else config, render)
+        if target.jax:
             from warpsac.envs.jax.stepwise import Stepwise
 
             return Stepwise(env)
@@ -149,7 +149,7 @@ def make_sets(name: str, num_envs: int, sets: int, config: EnvConfig | None = No
 
     target = lookup(name)
     with _told_in_a_line(target):
-        first = None if target.native or target.torch else _of_family(target, num_envs, config, render=False)
+        first = None if target.jax or target.torch else _of_family(target, num_envs, config, render=False)
         if isinstance(first, InProcessEnvs):
             from warpsac.envs.host.spread import spread
 
@@ -157,10 +157,10 @@ def make_sets(name: str, num_envs: int, sets: int, config: EnvConfig | None = No
     return SeedEnvs([make(name, num_envs, config) for _ in range(sets)])
 
 
-def make_native(name: str, num_envs: int, config: EnvConfig | None = None) -> NativeEnv:
-    """Environments of a task whose simulator is written in JAX (`Target.native`)."""
+def make_jax(name: str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
+    """Environments of a task whose simulator is written in JAX (`Target.jax`)."""
     target = lookup(name)
-    if not target.native:
+    if not target.jax:
         raise UserError(f"{target.name}: its simulator is not written in JAX")
     with _told_in_a_line(target):
         return _of_family(target, num_envs, config, render=False)

@@ -72,7 +72,7 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
     if family in CHECKOUTS and not installed_versions([CHECKOUTS[family]]):
         return f"pip install -e on a checkout of {CHECKOUTS[family]}"
-    if family in (*registry.NATIVE_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
+    if family in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs beside its packages, if it has a say in that.
     missing: Callable[[EnvConfig], str | None] | None = getattr(
@@ -150,7 +150,7 @@ def check(tasks: Iterable[Task], config: EnvConfig | None = None) -> Iterator[Ch
 
 def _try(task: Task, config: EnvConfig) -> tuple[Level, str]:
     try:
-        spec = _trace(task, config) if registry.lookup(task.name).native else _step(task, config)
+        spec = _trace(task, config) if registry.lookup(task.name).jax else _step(task, config)
     except (UserError, TrainingStopped) as error:
         return "fails", str(error).removeprefix(f"{task.name}: ")
     sizes = {
@@ -182,7 +182,7 @@ def _trace(task: Task, config: EnvConfig) -> contract.EnvSpec:
     """The same for a simulator written in JAX, without compiling it: that takes minutes."""
     import jax
 
-    env = registry.make_native(task.name, 1, config)
+    env = registry.make_jax(task.name, 1, config)
     try:
         state, _ = jax.eval_shape(env.reset, jax.random.key(0))
         jax.eval_shape(env.step, state, jax.ShapeDtypeStruct((1, env.spec.action_dim), np.float32))

@@ -18,7 +18,7 @@ HEEDED_BY: dict[str, tuple[str, ...]] = {
     "cameras": ("mjlab", "sim2real"),
     "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
     "workers": tuple(
-        family for family in registry.FAMILIES if family not in (*registry.NATIVE_FAMILIES, *registry.TORCH_FAMILIES)
+        family for family in registry.FAMILIES if family not in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES)
     ),
     "episode_limit": tuple(family for family in registry.FAMILIES if family not in NO_LIMIT),
 }

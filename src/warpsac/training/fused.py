@@ -21,7 +21,7 @@ from warpsac.agents.sac.algorithm import Keys, Setup
 from warpsac.agents.sac.learner import Exploration, Learner
 from warpsac.agents.seeds import MetricSums, over_seeds
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.contract import NativeEnv
+from warpsac.envs.contract import JaxEnv
 from warpsac.replay.ring import Ring
 from warpsac.training.device_episodes import Running, follow_episodes
 from warpsac.training.engine import Engine
@@ -45,7 +45,7 @@ class State(NamedTuple):
     episodes: Running
 
 
-def interact(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
+def interact(setup: Setup, env: JaxEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
     """One interaction of all seeds."""
     action, exploration = interaction.act(setup, state.learner.policy, state.exploration, state.obs, keys, counter)
     env_state, step = over_seeds(env.step, setup.seeds)(state.env, action)
@@ -66,7 +66,7 @@ def period(setup: Setup) -> int:
 
 def advance(
     setup: Setup,
-    env: NativeEnv,
+    env: JaxEnv,
     state: State,
     keys: Keys,
     counter: Array,
@@ -93,8 +93,8 @@ class FusedEngine(NativeEngine, Engine):
         self,
         setup: Setup,
         seeds: tuple[int, ...],
-        env: NativeEnv,
-        evaluation_env: NativeEnv,
+        env: JaxEnv,
+        evaluation_env: JaxEnv,
         max_broken: int = EnvConfig().max_faults,
     ):
         self.place(seeds, env, evaluation_env, functools.partial(sac.best_action, setup.agent), max_broken)

@@ -23,10 +23,8 @@ class FusedLoop(Loop):
     def make_simulator(self) -> contract.EnvSpec:
         config = self.config
         self._check_settings()
-        self.env = registry.make_native(config.task, config.env.num_envs, config.env)
-        self._evaluation_env = registry.make_native(
-            config.task, config.eval.num_envs, registry.for_episodes(config.env)
-        )
+        self.env = registry.make_jax(config.task, config.env.num_envs, config.env)
+        self._evaluation_env = registry.make_jax(config.task, config.eval.num_envs, registry.for_episodes(config.env))
         self._compiled: set[str] = set()
         return self.env.spec
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.agents.seeds import over_seeds
-from warpsac.envs.contract import NativeEnv
+from warpsac.envs.contract import JaxEnv
 from warpsac.runs import pytree
 from warpsac.training import device_episodes
 from warpsac.training.device_episodes import Running, no_episodes
@@ -32,7 +32,7 @@ class Played(NamedTuple):
     broken: Array  # int32, episodes in a row that a fault cut short; the limit: it was given up
 
 
-def run_episodes(best_action: BestAction, env: NativeEnv, max_broken: int, policy: Any, key: Array) -> Played:
+def run_episodes(best_action: BestAction, env: JaxEnv, max_broken: int, policy: Any, key: Array) -> Played:
     """Play the first complete episode of each environment, under the best action.
 
     An episode that ran away begins anew; an environment in which `max_broken` did so in a row is given up.
@@ -82,8 +82,8 @@ class NativeEngine(SeedEngine):
     def place(
         self,
         seeds: tuple[int, ...],
-        env: NativeEnv,
-        evaluation_env: NativeEnv,
+        env: JaxEnv,
+        evaluation_env: JaxEnv,
         best_action: BestAction,
         max_broken: int,
     ) -> None:

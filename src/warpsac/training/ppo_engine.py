@@ -31,7 +31,7 @@ from warpsac.agents.seeds import (
     zero_sums,
 )
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs.contract import EnvSpec, HostStep, NativeEnv
+from warpsac.envs.contract import EnvSpec, HostStep, JaxEnv
 from warpsac.training.device_episodes import Running, follow_episodes
 from warpsac.training.native import NativeEngine
 from warpsac.training.seed_engine import SeedEngine
@@ -114,7 +114,7 @@ def record(obs: Array, action: Array, step: StepResult) -> dict[str, Array]:
     }
 
 
-def collect(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array) -> tuple[State, Rollout]:
+def collect(setup: Setup, env: JaxEnv, state: State, keys: Keys, counter: Array) -> tuple[State, Rollout]:
     """T steps with the policy as it is, the first of them interaction number `counter`."""
     policy = state.trained.learner.policy
 
@@ -131,7 +131,7 @@ def collect(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Arr
     return State(env_state, obs, state.trained, episodes), rollout
 
 
-def iterate(setup: Setup, env: NativeEnv, state: State, keys: Keys, counter: Array, rounds: Array) -> State:
+def iterate(setup: Setup, env: JaxEnv, state: State, keys: Keys, counter: Array, rounds: Array) -> State:
     """`rounds` times: collect a rollout, learn from it."""
 
     def body(i: Array, state: State) -> State:
@@ -228,8 +228,8 @@ class FusedPpoEngine(NativeEngine, PpoEngine):
         self,
         setup: Setup,
         seeds: tuple[int, ...],
-        env: NativeEnv,
-        evaluation_env: NativeEnv,
+        env: JaxEnv,
+        evaluation_env: JaxEnv,
         max_broken: int = EnvConfig().max_faults,
     ):
         self.place(seeds, env, evaluation_env, functools.partial(ppo.best_action, setup.agent), max_broken)

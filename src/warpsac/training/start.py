@@ -28,12 +28,12 @@ def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
 
         if target.torch:
             return TorchPpoLoop(config, resumed)
-        return (FusedPpoLoop if target.native else HostPpoLoop)(config, resumed)
+        return (FusedPpoLoop if target.jax else HostPpoLoop)(config, resumed)
     if target.torch:
         from warpsac.training.torch_loop import TorchLoop
 
         return TorchLoop(config, resumed)
-    if target.native:
+    if target.jax:
         from warpsac.training.fused_loop import FusedLoop
 
         return FusedLoop(config, resumed)

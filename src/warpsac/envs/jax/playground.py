@@ -104,11 +104,6 @@ class PlaygroundEnvs:
             impl=self.impl,
         )
 
-    @property
-    def native(self) -> Any:
-        """Playground's own environment object, for rendering and export."""
-        return self._env
-
     def reset(self, key: Array) -> tuple[State, Array]:
         """New environments and their observations [N, D]."""
         keys = jax.random.split(key, self.spec.num_envs + 1)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from warpsac.envs.contract import Command, HostStep, NativeEnv, Scene
+from warpsac.envs.contract import Command, HostStep, JaxEnv, Scene
 from warpsac.envs.jax.choose import choose
 from warpsac.types import Restart, StepResult
 
@@ -27,7 +27,7 @@ class Stepwise:
     """Every episode begins anew, whatever the environments would return to by themselves: to count one over again
     would say less than it seems to."""
 
-    def __init__(self, env: NativeEnv):
+    def __init__(self, env: JaxEnv):
         self.spec = env.spec
         self._env: Any = env
         self._reset, self._step, self._choose = jax.jit(env.reset), jax.jit(env.step), jax.jit(choose)

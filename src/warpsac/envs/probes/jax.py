@@ -28,7 +28,7 @@ class State(NamedTuple):
     key: Array  # uint32 [2]
 
 
-class NativePoint:
+class JaxPoint:
     """Each episode's start is drawn from the simulator's own step count: a state restores it exactly."""
 
     def __init__(self, task: str, num_envs: int):
@@ -90,5 +90,5 @@ class NativePoint:
         return jnp.concatenate([point, jnp.square(point[:, :2])], axis=1)
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> NativePoint:
-    return NativePoint(name, num_envs)
+def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> JaxPoint:
+    return JaxPoint(name, num_envs)
