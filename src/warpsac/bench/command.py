@@ -140,7 +140,7 @@ def _memory(asked: BenchOptions) -> int | None:
     """Bytes that one program may take; None where the machines are not known."""
     if asked.launcher == "ray":
         return None
-    from warpsac.replay.memory import free_host_bytes
+    from warpsac.training.devices import free_host_bytes
 
     slots = _slots(asked)
     return min(slot.memory or free_host_bytes() // len(slots) for slot in slots)

@@ -1,8 +1,10 @@
-"""Replay: the age law (`age`), the ring on the device (`ring`) and in host memory (`host`), and where it fits."""
+"""Replay: the memory of SAC.
 
-from warpsac.replay.age import AgeLaw
-from warpsac.replay.host import HostRing
-from warpsac.replay.memory import choose_placement
-from warpsac.replay.ring import Ring, RingSpec
+age       the age law (Sample Weight Decay) and its exact draw, once, for NumPy and JAX
+ring      the ring on the device; the index and gather functions of both rings
+host      the same ring in host memory
+words     random words for a draw
+snapshot  one seed's part of a ring for a checkpoint
 
-__all__ = ["AgeLaw", "HostRing", "Ring", "RingSpec", "choose_placement"]
+Imported by agents and training; imports no simulator and no learner.
+"""

@@ -92,6 +92,13 @@ class RingSpec:
         """Bytes of the whole ring, all seeds."""
         return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays)
 
+    def seed_bytes(self, count: int) -> int:
+        """Bytes of one seed's part of a checkpoint after `count` steps, with a full side table."""
+        rows = min(count + 1, self.rows)
+        return rows * self.num_envs * self.transition_bytes + self.nbytes // self.num_seeds * self.finals // (
+            self.finals + self.rows * self.num_envs
+        )
+
     @property
     def arrays(self) -> Ring:
         """Shape and dtype of every field."""

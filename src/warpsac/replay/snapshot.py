@@ -15,14 +15,6 @@ def _filled(spec: RingSpec, count: int, final_count: int) -> tuple[int, int]:
     return min(count + 1, spec.rows), min(final_count, spec.finals)
 
 
-def seed_bytes(spec: RingSpec, count: int) -> int:
-    """Bytes of one seed's snapshot, with a full side table."""
-    rows = min(count + 1, spec.rows)
-    return rows * spec.num_envs * spec.transition_bytes + spec.nbytes // spec.num_seeds * spec.finals // (
-        spec.finals + spec.rows * spec.num_envs
-    )
-
-
 def take_seed(ring: Ring, spec: RingSpec, seed: int) -> dict[str, np.ndarray]:
     """The arrays of the seed at position `seed`."""
     rows, finals = _filled(spec, int(ring.count), int(ring.final_count[seed]))

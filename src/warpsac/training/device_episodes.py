@@ -11,7 +11,7 @@ import numpy as np
 from warpsac.types import Array, StepResult
 
 
-class Running(NamedTuple):
+class DeviceEpisodes(NamedTuple):
     """The training episodes: those running, and sums over those that ended since they were last read."""
 
     total: Array  # float32 [S, N]
@@ -26,8 +26,8 @@ class Running(NamedTuple):
     worst_row: Array  # int32 [S], the longest since it was last looked at
 
 
-def no_episodes(seeds: int, num_envs: int) -> Running:
-    return Running(
+def no_episodes(seeds: int, num_envs: int) -> DeviceEpisodes:
+    return DeviceEpisodes(
         total=jnp.zeros((seeds, num_envs), jnp.float32),
         length=jnp.zeros((seeds, num_envs), jnp.int32),
         success=jnp.zeros((seeds, num_envs), bool),
@@ -41,7 +41,7 @@ def no_episodes(seeds: int, num_envs: int) -> Running:
     )
 
 
-def follow_episodes(running: Running, step: StepResult) -> Running:
+def follow_episodes(running: DeviceEpisodes, step: StepResult) -> DeviceEpisodes:
     total, length = running.total + step.reward, running.length + 1
     success = running.success if step.success is None else running.success | step.success
     ended = step.terminated | step.truncated
@@ -49,7 +49,7 @@ def follow_episodes(running: Running, step: StepResult) -> Running:
     faulty = jnp.zeros_like(ended) if step.faulty is None else step.faulty & ~ended
     over = ended | faulty
     in_a_row = jnp.where(faulty, running.faults_in_a_row + 1, 0)
-    return Running(
+    return DeviceEpisodes(
         total=jnp.where(over, 0.0, total),
         length=jnp.where(over, 0, length),
         success=success & ~over,
@@ -63,19 +63,19 @@ def follow_episodes(running: Running, step: StepResult) -> Running:
     )
 
 
-def forget_running(running: Running) -> Running:
+def forget_running(running: DeviceEpisodes) -> DeviceEpisodes:
     """All environments begin new episodes; what was running does not count."""
     names = ("total", "length", "success", "faults_in_a_row")
     return running._replace(**{name: jnp.zeros_like(getattr(running, name)) for name in names})
 
 
-def longest_fault(running: Running) -> tuple[int, Running]:
+def longest_fault(running: DeviceEpisodes) -> tuple[int, DeviceEpisodes]:
     """The most faulty steps in a row of any environment since the last call."""
     longest = int(np.asarray(running.worst_row).max())
     return longest, running._replace(worst_row=jnp.zeros_like(running.worst_row))
 
 
-def take_rows(running: Running, has_success: bool) -> tuple[list[dict[str, float]], Running]:
+def take_rows(running: DeviceEpisodes, has_success: bool) -> tuple[list[dict[str, float]], DeviceEpisodes]:
     """Metrics of the episodes that ended since the last call, for each seed."""
     read = jax.device_get(running._replace(total=None, length=None, success=None, faults_in_a_row=None))
     sums = ("ended", "ended_total", "ended_length", "ended_success")

@@ -1,11 +1,35 @@
-"""How this process uses JAX: where compiled programs are cached, and what it runs on."""
+"""What this process runs on: JAX devices and their memory, where replay fits, and the cache of compiled programs."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import jax
+
+from warpsac.config.schema import PPO, Config
+from warpsac.envs import registry
+from warpsac.envs.tasks import EXTRAS
+from warpsac.errors import NotNow, OtherSettings, UserError
+from warpsac.replay.ring import RingSpec
+
+Placement = Literal["device", "host"]
+
+GB = 1e9
+RESERVED_BYTES = 1_000_000_000  # memory that replay leaves to the learner, the simulator and compiled programs
+
+# What makes a GPU-sized task small enough for a CPU, besides fewer environments.
+SMALL: Mapping[str, object] = {
+    "total_steps": 100_000, "learning_starts": 1000, "replay.capacity": 100_000, "replay.batch_size": 128,
+    "learner.compute": "float32", "learner.actor_width": 64, "learner.critic_width": 64, "eval.every": 20_000,
+}  # fmt: skip
+SMALL_PPO: Mapping[str, object] = {
+    "total_steps": 200_000, "ppo.actor_hidden": (64, 64), "ppo.critic_hidden": (64, 64), "ppo.compute": "float32",
+    "ppo.gamma": 0.99, "eval.every": 50_000,
+}  # fmt: skip
 
 
 def use_compilation_cache() -> None:
@@ -37,3 +61,91 @@ def on_cpu() -> bool:
 def describe_device() -> str:
     device = jax.local_devices()[0]
     return "CPU" if on_cpu() else f"{device.device_kind} ({device.platform})"
+
+
+def require_gpu(config: Config, resumed: bool = False) -> None:
+    """Refuse at once to train so many environments of a parallel simulator on a CPU."""
+    target = registry.lookup(config.task)
+    if not (target.expects_gpu(config.env.num_envs) and on_cpu()):
+        return
+    warp = "warp" if target.family == "playground" else None
+    needed = ",".join(filter(None, (EXTRAS.get(target.family), warp, "cuda")))
+    reason = (
+        f"{config.task} with {config.env.num_envs} environments expects a GPU, and JAX sees none: "
+        f"install 'warpsac[{needed}]', or"
+    )
+    if resumed:
+        raise UserError(f"{reason} resume it where there is one")
+    most = registry.most_envs(config.task) or 8
+    small = SMALL_PPO if config.algo == PPO else SMALL
+    evaluation = {"eval.episodes": 4, "eval.num_envs": min(4, most)}
+    raise OtherSettings(f"{reason} try it small on the CPU", {"env.num_envs": min(8, most), **small, **evaluation})
+
+
+# --- where replay fits
+
+
+def choose_placement(
+    spec: RingSpec,
+    placement: Literal["auto", "device", "host"],
+    device_free_bytes: int,
+    host_free_bytes: int,
+    reserve_bytes: int = 0,
+) -> Placement:
+    """The memory that takes the ring and leaves `reserve_bytes` to the rest of the program.
+
+    `auto` prefers the device. If the ring fits nowhere it may go, NotNow says what would fit.
+    """
+    free = {"device": device_free_bytes - reserve_bytes, "host": host_free_bytes - reserve_bytes}
+    candidates: tuple[Placement, ...] = ("device", "host") if placement == "auto" else (placement,)
+    for candidate in candidates:
+        if spec.nbytes <= free[candidate]:
+            return candidate
+    best = max(candidates, key=lambda candidate: free[candidate])
+    fits = largest_capacity(spec, free[best])
+    advice = f"the largest capacity that fits is {fits}" if fits else "not even the smallest capacity fits"
+    raise NotNow(
+        f"replay.capacity = {spec.capacity}: needs {spec.nbytes / GB:.2f} GB of {' or '.join(candidates)} "
+        f"memory, {max(free[best], 0) / GB:.2f} GB are available; {advice}"
+    )
+
+
+def largest_capacity(spec: RingSpec, free_bytes: int) -> int:
+    """The largest capacity up to the spec's own whose ring fits; 0 if none does."""
+
+    def fits(ages: int) -> bool:
+        return replace(spec, capacity=ages * spec.num_envs).nbytes <= free_bytes
+
+    low, high = spec.n_step, spec.ages  # a ring of n_step ages cannot be sampled usefully: low means none
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low * spec.num_envs if low > spec.n_step else 0
+
+
+def free_device_bytes(device: jax.Device | None = None) -> int:
+    """Memory that arrays on the device (default: the first) may still take; a CPU's is the host's."""
+    device = device or jax.local_devices()[0]
+    stats = device.memory_stats() if device.platform != "cpu" else None
+    if not stats or "bytes_limit" not in stats:
+        return free_host_bytes()
+    return int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0))
+
+
+def free_host_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that can be taken without swapping, within a container's limit if there is one.
+
+    Where the system does not say, half of what is installed.
+    """
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+    except (OSError, ValueError):
+        return free

@@ -36,7 +36,7 @@ def print_anything() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-class Progress:
+class Display:
     """Shows where a run of one or several seeds stands.
 
     `update` takes the row of one seed or a sequence of rows, one for each seed: then the mean is shown
@@ -128,7 +128,7 @@ class Progress:
                 self._live.stop()
             self._live = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,8 +1,10 @@
-"""Returns, lengths and successes of episodes, from the stream of steps."""
+"""Returns, lengths and successes of episodes, from the stream of steps of simulators on the host."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,89 +21,76 @@ class Episode:
     """Whether the task was solved at any step; None where the task has no success."""
 
 
-class EpisodeTracker:
-    """Follows N environments and hands out each episode when it ends."""
+class HostEpisodes(NamedTuple):
+    """The episodes of all seeds: those running, those that ended since they were last read, and faulty steps."""
 
-    def __init__(self, num_envs: int):
-        self.total = np.zeros(num_envs, np.float64)
-        self.length = np.zeros(num_envs, np.int64)
-        self.success = np.zeros(num_envs, bool)
+    total: np.ndarray  # float64 [S, N]
+    length: np.ndarray  # int64 [S, N]
+    success: np.ndarray  # bool [S, N]
+    faults: np.ndarray  # int64 [S]
+    ended: list[list[Episode]]  # for each seed
 
-    def observe(self, step: StepResult) -> list[Episode]:
-        """The episodes that this step ended."""
-        self.total += step.reward
-        self.length += 1
-        if step.success is not None:
-            self.success |= step.success
-        ended = np.flatnonzero(step.terminated | step.truncated)
-        episodes = [
-            Episode(
-                env=int(i),
-                total=float(self.total[i]),
-                length=int(self.length[i]),
-                success=bool(self.success[i]) if step.success is not None else None,
-            )
-            for i in ended
-        ]
-        self.forget(ended)
-        return episodes
+    @classmethod
+    def none(cls, seeds: int, num_envs: int) -> HostEpisodes:
+        shape = (seeds, num_envs)
+        empty: list[list[Episode]] = [[] for _ in range(seeds)]
+        return cls(np.zeros(shape), np.zeros(shape, np.int64), np.zeros(shape, bool), np.zeros(seeds, np.int64), empty)
 
-    def forget(self, envs: np.ndarray) -> None:
-        """These environments begin a new episode; what was running does not count."""
-        self.total[envs], self.length[envs], self.success[envs] = 0.0, 0, False
-
-    def state(self) -> dict[str, np.ndarray]:
-        return {"total": self.total.copy(), "length": self.length.copy(), "success": self.success.copy()}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        self.total, self.length, self.success = (np.array(state[name]) for name in ("total", "length", "success"))
-
-
-class EpisodeLog:
-    """The training episodes of one seed: those running, those ended since the last row, and faulty steps."""
-
-    def __init__(self, num_envs: int):
-        self.tracker = EpisodeTracker(num_envs)
-        self.ended: list[Episode] = []
-        self.faults = 0
-
-    def observe(self, step: StepResult, restarted: np.ndarray | None, faults: int) -> None:
-        """One step [N]; `restarted` are the environments that were started anew before it."""
+    def observe(self, step: StepResult, restarted: np.ndarray | None, faults: np.ndarray | int = 0) -> None:
+        """Follow one step [S, N]; `restarted` are the environments that were restarted before it."""
         if restarted is not None:
-            self.tracker.forget(np.flatnonzero(restarted))
-        self.ended += self.tracker.observe(step)
-        self.faults += int(faults)
+            self.forget(restarted)
+        total, length, success, counted, _ = self
+        total += step.reward
+        length += 1
+        counted += faults
+        if step.success is not None:
+            success |= step.success
+        over = step.terminated | step.truncated
+        for s, env in zip(*np.nonzero(over), strict=True):
+            solved = None if step.success is None else bool(success[s, env])
+            self.ended[s].append(Episode(int(env), float(total[s, env]), int(length[s, env]), solved))
+        self.forget(over)
 
-    def forget_running(self) -> None:
-        self.tracker.forget(np.arange(len(self.tracker.total)))
+    def forget(self, mask: np.ndarray) -> None:
+        """These environments [S, N] start new episodes; what was running does not count."""
+        self.total[mask], self.length[mask], self.success[mask] = 0.0, 0, False
 
-    def take_row(self) -> dict[str, float]:
-        """The metrics of the episodes that ended since the last call."""
-        row = summary(self.ended, "episode") | {"faults/count": self.faults}
-        self.ended = []
-        return row
+    def take_rows(self) -> list[dict[str, float]]:
+        """Metrics of the episodes that ended since the last call, for each seed."""
+        rows = [summary(ended, "episode") | {"faults/count": int(n)} for ended, n in zip(self.ended, self.faults)]
+        for ended in self.ended:
+            ended.clear()
+        return rows
 
-    def state(self) -> dict[str, np.ndarray]:
-        success = [-1 if e.success is None else int(e.success) for e in self.ended]
-        return self.tracker.state() | {
-            "ended_env": np.array([e.env for e in self.ended], np.int64),
-            "ended_total": np.array([e.total for e in self.ended], np.float64),
-            "ended_length": np.array([e.length for e in self.ended], np.int64),
+    def of_seed(self, s: int) -> dict[str, np.ndarray]:
+        """The arrays of a checkpoint."""
+        ended = self.ended[s]
+        success = [-1 if e.success is None else int(e.success) for e in ended]
+        return {
+            "total": self.total[s].copy(),
+            "length": self.length[s].copy(),
+            "success": self.success[s].copy(),
+            "ended_env": np.array([e.env for e in ended], np.int64),
+            "ended_total": np.array([e.total for e in ended], np.float64),
+            "ended_length": np.array([e.length for e in ended], np.int64),
             "ended_success": np.array(success, np.int64),
-            "faults": np.asarray(self.faults),
+            "faults": np.asarray(self.faults[s]),
         }
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        self.tracker.restore(state)
-        self.faults = int(state["faults"])
-        columns = (state[f"ended_{name}"].tolist() for name in ("env", "total", "length", "success"))
-        self.ended = [
-            Episode(env, total, length, None if success < 0 else bool(success))
-            for env, total, length, success in zip(*columns, strict=True)
-        ]
+    @classmethod
+    def joined(cls, parts: Sequence[Mapping[str, np.ndarray]]) -> HostEpisodes:
+        """From the arrays of all seeds."""
+
+        def ended(part: Mapping[str, np.ndarray]) -> list[Episode]:
+            columns = (part[f"ended_{name}"].tolist() for name in ("env", "total", "length", "success"))
+            return [Episode(e, t, n, None if s < 0 else bool(s)) for e, t, n, s in zip(*columns, strict=True)]
+
+        arrays = (np.stack([part[name] for part in parts]) for name in ("total", "length", "success", "faults"))
+        return cls(*arrays, [ended(part) for part in parts])
 
 
-def summary(episodes: list[Episode], prefix: str) -> dict[str, float]:
+def summary(episodes: Sequence[Episode], prefix: str) -> dict[str, float]:
     """Mean return, length and success of some episodes; a key is absent where it has no value."""
     if not episodes:
         return {}

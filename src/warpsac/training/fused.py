@@ -1,145 +1,316 @@
-"""Simulator and learner in one compiled program, for simulators written in JAX.
+"""The driver of simulators written in JAX: simulator and learner are one compiled program.
 
-A whole stretch of interactions is one call: act, step, store, sample and update run in a loop on the
-device, with donated state, and the host is needed only for logging, evaluation and checkpoints. The parts
-are those of the host loop (`interaction`); the order is strict: act, step, store, then learn.
+A whole stretch of interactions is one call: act, step, remember and learn run in a loop on the device, with donated state,
+and the host is needed only for rows, evaluations and checkpoints. The order is strict. The number of interactions is an
+argument, so one program serves every stretch.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents.normalize import RewardScale
-from warpsac.agents.sac import algorithm as interaction
-from warpsac.agents.sac import learner as sac
-from warpsac.agents.sac.algorithm import Keys, Setup
-from warpsac.agents.sac.learner import Exploration, Learner
-from warpsac.agents.seeds import MetricSums, over_seeds
-from warpsac.config.schema import EnvConfig
-from warpsac.envs.contract import JaxEnv
-from warpsac.replay.ring import Ring
-from warpsac.training.device_episodes import Running, follow_episodes
-from warpsac.training.engine import Engine
-from warpsac.training.native import NativeEngine
+from warpsac.agents.algorithm import Algorithm, over_seeds
+from warpsac.config.schema import Config
+from warpsac.envs import registry
+from warpsac.envs.contract import JaxEnv, keeps_running_away
+from warpsac.errors import ConfigError
+from warpsac.training import device_episodes, devices
+from warpsac.training.device_episodes import DeviceEpisodes
+from warpsac.training.display import Display
+from warpsac.training.episodes import Episode
+from warpsac.training.evaluate import broken_evaluation, evaluation_seed
+from warpsac.training.state import (
+    Counters,
+    Groups,
+    TrainState,
+    agent_groups,
+    first_agent,
+    joined,
+    of_seed,
+    restored_agent,
+)
 from warpsac.types import Array
 
-Mode = Literal["collect", "learn"]  # warm-up or refill after resume, training
-MODES: tuple[Mode, ...] = ("collect", "learn")
+# --- pure functions of all seeds
 
 
-class State(NamedTuple):
-    """Everything that an interaction changes, [S, ...]."""
-
-    env: Any
-    obs: Array
-    learner: Learner
-    exploration: Exploration
-    ring: Ring
-    scale: RewardScale
-    sums: MetricSums
-    episodes: Running
-
-
-def interact(setup: Setup, env: JaxEnv, state: State, keys: Keys, counter: Array, mode: Mode, phase: int) -> State:
-    """One interaction of all seeds."""
-    action, exploration = interaction.act(setup, state.learner.policy, state.exploration, state.obs, keys, counter)
-    env_state, step = over_seeds(env.step, setup.seeds)(state.env, action)
-    episodes = follow_episodes(state.episodes, step)
-    ring, scale = interaction.store(setup, state.ring, state.scale, action, step._replace(success=None), None)
-    learner, sums = state.learner, state.sums
-    if mode == "learn":
-        batches = interaction.sample(setup, ring, keys, learner.updates)
-        learner, sums = interaction.learn(setup, learner, batches, scale, sums, keys, phase)
-    return State(env_state, step.obs, learner, exploration, ring, scale, sums, episodes)
+def interact(algorithm: Algorithm, env: JaxEnv, state: TrainState, keys: Any, counter: Array) -> TrainState:
+    """One interaction, numbered `counter`: act, step, remember."""
+    agent = state.agent
+    action, exploration = algorithm.act(agent.learner.policy, agent.exploration, state.obs, keys, counter)
+    simulator, step = over_seeds(env.step, algorithm.seeds)(state.simulator, algorithm.to_simulator(action))
+    result = step._replace(success=None)  # learning does not use it
+    memory, scale = algorithm.remember(agent.memory, agent.scale, state.obs, action, result, None, counter)
+    return state._replace(
+        simulator=simulator,
+        obs=step.obs,
+        agent=agent._replace(exploration=exploration, memory=memory, scale=scale),
+        episodes=device_episodes.follow_episodes(state.episodes, step),
+    )
 
 
-def period(setup: Setup) -> int:
-    """Interactions after which the policy delay is at the same phase again."""
-    delay = setup.agent.config.policy_delay
-    return delay // math.gcd(delay, setup.updates_per_step)
+def learn(algorithm: Algorithm, state: TrainState, keys: Any, phase: int) -> TrainState:
+    """One round of updates."""
+    agent = state.agent
+    batches = algorithm.sample(agent.memory, state.obs, keys, agent.learner.updates)
+    learner, scale, sums = algorithm.learn(agent.learner, agent.scale, agent.sums, batches, keys, phase)
+    return state._replace(agent=agent._replace(learner=learner, scale=scale, sums=sums))
+
+
+def rounds_per_period(algorithm: Algorithm) -> int:
+    """Rounds of updates after which the same phase comes again."""
+    return algorithm.phases // math.gcd(algorithm.phases, algorithm.updates_per_round)
 
 
 def advance(
-    setup: Setup,
+    algorithm: Algorithm,
     env: JaxEnv,
-    state: State,
-    keys: Keys,
+    state: TrainState,
+    keys: Any,
     counter: Array,
-    rounds: Array,
-    mode: Mode,
+    repeats: Array,
+    learning: bool,
     phase: int,
-    interactions: int,
-) -> State:
-    """`rounds` times `interactions` interactions, the first of them number `counter`."""
+    rounds: int,
+) -> TrainState:
+    """`repeats` times `rounds` rounds, each `stride` interactions and what is learned from them; the first interaction is
+    number `counter`, the first update of phase `phase`."""
+    stride = algorithm.stride
 
-    def body(i: Array, state: State) -> State:
-        for j in range(interactions):
-            now = (phase + j * setup.updates_per_step) % setup.agent.config.policy_delay
-            state = interact(setup, env, state, keys, counter + i * interactions + j, mode, now)
+    def one(first: Array, state: TrainState, phase: int) -> TrainState:
+        if stride == 1:
+            state = interact(algorithm, env, state, keys, first)
+        else:
+            state = jax.lax.fori_loop(0, stride, lambda i, s: interact(algorithm, env, s, keys, first + i), state)
+        return learn(algorithm, state, keys, phase) if learning else state
+
+    def body(i: Array, state: TrainState) -> TrainState:
+        for j in range(rounds):
+            now = (phase + j * algorithm.updates_per_round) % algorithm.phases
+            state = one(counter + (i * rounds + j) * stride, state, now)
         return state
 
-    return jax.lax.fori_loop(0, rounds, body, state)
+    return jax.lax.fori_loop(0, repeats, body, state)
 
 
-class FusedEngine(NativeEngine, Engine):
-    """An `Engine` whose simulator is part of its programs."""
+class Played(NamedTuple):
+    """The first complete episode of each environment, [E]."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        seeds: tuple[int, ...],
-        env: JaxEnv,
-        evaluation_env: JaxEnv,
-        max_broken: int = EnvConfig().max_faults,
-    ):
-        self.place(seeds, env, evaluation_env, functools.partial(sac.best_action, setup.agent), max_broken)
-        super().__init__(setup, seeds, "device", self.obs)
-        self._used: set[tuple[Mode, int, int]] = set()
+    total: Array  # float32
+    length: Array  # int32
+    success: Array  # bool
+    broken: Array  # int32, episodes in a row that a fault cut short; at the limit the environment was given up
+
+
+def play_episodes(
+    best_action: Callable[[Any, Array], Array], env: JaxEnv, max_broken: int, policy: Any, key: Array
+) -> Played:
+    """Play the first complete episode of each environment, under the best action.
+
+    An episode with a faulty step starts again; an environment in which `max_broken` did so in a row is given up.
+    """
+    simulator, obs = env.reset(key)
+    count = env.spec.num_envs
+    nothing = Played(
+        total=jnp.zeros(count, jnp.float32),
+        length=jnp.zeros(count, jnp.int32),
+        success=jnp.zeros(count, bool),
+        broken=jnp.zeros(count, jnp.int32),
+    )
+
+    def one_step(carry: Any) -> Any:
+        simulator, obs, alive, played = carry
+        simulator, step = env.step(simulator, best_action(policy, obs))
+        faulty = jnp.zeros(count, bool) if step.faulty is None else step.faulty
+        again = alive & faulty
+        success = played.success if step.success is None else played.success | (alive & step.success)
+        played = Played(
+            total=jnp.where(again, 0.0, played.total + jnp.where(alive, step.reward, 0.0)),
+            length=jnp.where(again, 0, played.length + alive),
+            success=success & ~again,
+            broken=played.broken + again,
+        )
+        alive = alive & ~(step.terminated | step.truncated) & (played.broken < max_broken)
+        return simulator, step.obs, alive, played
+
+    first = simulator, obs, jnp.ones(count, bool), nothing
+    return jax.lax.while_loop(lambda carry: carry[2].any(), one_step, first)[3]
+
+
+def reset_keys(seeds: Sequence[int]) -> Array:
+    """The stream that a run's environments start from, apart from the algorithm's streams."""
+    return jnp.stack([jax.random.fold_in(jax.random.key(seed), 1000) for seed in seeds])
+
+
+class FusedDriver:
+    longest_stretch: int | None = None  # whatever the loop asks for is one call
+
+    def __init__(self, config: Config, algorithm: Algorithm, env: JaxEnv, evaluation_env: JaxEnv):
+        self.config, self.algorithm, self.env, self.evaluation_env = config, algorithm, env, evaluation_env
+        self.spec = env.spec
+        self._keys = algorithm.streams(config.seeds)
+        self._announced: set[str] = set()
+        self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
         self._advance: Any = jax.jit(
-            functools.partial(advance, setup, env),
-            static_argnames=("mode", "phase", "interactions"),
+            functools.partial(advance, algorithm, env),
+            static_argnames=("learning", "phase", "rounds"),
             donate_argnums=0,
         )
+        play = functools.partial(play_episodes, algorithm.actor.best_action, evaluation_env, config.env.max_faults)
+        self._play: Any = jax.jit(over_seeds(play, algorithm.seeds))
 
-    def advance(self, counter: int, count: int, mode: Mode) -> None:
-        """`count` interactions, the first of them number `counter`."""
-        whole, per_step = period(self.setup), self.setup.updates_per_step
-        for rounds, interactions in ((count // whole, whole), *(((1, 1),) * (count % whole))):
-            if rounds == 0:
-                continue
-            state = self._advance(*self._arguments(counter, rounds), **self._program(mode, interactions))
-            self.env_state, self.obs, self.learner, self.exploration = state[:4]
-            self.ring, self.scale, self.sums, self.episodes = state[4:]
-            done = rounds * interactions
-            counter += done
-            self.stored += done
-            if mode == "learn":
-                self.updates += done * per_step
-                self._count_at_last_learn = self.stored
+    # --- the state: its first value, saved, restored
 
-    def _arguments(self, counter: int, rounds: int) -> tuple[State, Keys, np.int32, np.int32]:
-        state = State(
-            self.env_state, self.obs, self.learner, self.exploration, self.ring, self.scale, self.sums, self.episodes
+    def init(self, display: Display) -> None:
+        self.display = display
+        display.phase("compiling", "the simulator")
+        config, algorithm = self.config, self.algorithm
+        reset = jax.jit(over_seeds(self.env.reset, algorithm.seeds))
+        # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
+        simulator, obs = jax.tree.map(jnp.copy, reset(reset_keys(config.seeds)))
+        episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
+        agent = first_agent(algorithm, config.seeds, jax.jit(algorithm.init_memory)(obs))
+        self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
+
+    def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
+        """The simulator is always saved: all environments have made the same steps, whatever failed."""
+        parts = agent_groups(self.state.agent, self.algorithm.seeds, self.algorithm.ring if with_memory else None)
+        simulator, obs, episodes = jax.device_get((self.state.simulator, self.state.obs, self.state.episodes))
+        for s, groups in enumerate(parts):
+            groups["env"] = of_seed(simulator, s)
+            groups["episodes"] = of_seed(episodes, s) | {"obs": obs[s]}
+        return parts
+
+    def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
+        state = self.state
+        followed = state.episodes._asdict() | {"obs": state.obs}
+        followed = joined(followed, [part["episodes"] for part in parts], where)
+        self.state = TrainState(
+            simulator=joined(state.simulator, [part["env"] for part in parts], where),
+            obs=followed.pop("obs"),
+            agent=restored_agent(state.agent, parts, self.algorithm.ring, where),
+            episodes=DeviceEpisodes(**followed),
+            counters=counters,
         )
-        return state, self.keys, np.int32(counter), np.int32(rounds)
 
-    def _program(self, mode: Mode, interactions: int) -> dict[str, Any]:
-        """What the compiled program depends on, besides the setup."""
-        phase = self.updates % self.setup.agent.config.policy_delay if mode == "learn" else 0
-        self._used.add((mode, phase, interactions))
-        return {"mode": mode, "phase": phase, "interactions": interactions}
+    def empty_memory(self) -> None:
+        """Replay was not saved: it is filled again."""
+        agent = self.state.agent._replace(memory=jax.jit(self.algorithm.init_memory)(self.state.obs))
+        counters = self.state.counters._replace(stored=0, stored_at_update=0)
+        self.state = self.state._replace(agent=agent, counters=counters)
+
+    # --- a stretch of interactions
+
+    def advance(self, interactions: int) -> None:
+        """Whole rounds, all of them with or all without updates."""
+        counters = self.state.counters
+        learning = counters.interaction >= counters.learning_from
+        what = "simulator and learner" if learning else "the collector"
+        first = what not in self._announced
+        if first:
+            self.display.phase("compiling", what)
+            self._announced.add(what)
+        rounds, rest = divmod(interactions, self.algorithm.stride)
+        assert rest == 0, "a round is made in one piece"
+        whole = rounds_per_period(self.algorithm)
+        for repeats, size in ((rounds // whole, whole), *(((1, 1),) * (rounds % whole))):
+            if repeats:
+                self._call(repeats, size, learning)
+        # Waits for the device: dispatch ahead of it would make signals and the time budget wait for all of it.
+        longest, episodes = device_episodes.longest_fault(self.state.episodes)
+        self.state = self.state._replace(episodes=episodes)
+        if longest >= self.config.env.max_faults:
+            raise keeps_running_away(self.config.task, longest, self.config.env.max_faults)
+        if first:
+            reached = self.state.counters.interaction * self.config.env.num_envs
+            self.display.phase("training" if learning else "collecting", reached=reached)
+
+    def _call(self, repeats: int, rounds: int, learning: bool) -> None:
+        counters, algorithm = self.state.counters, self.algorithm
+        state = self._advance(*self._arguments(repeats), **self._program(learning, rounds))
+        done = repeats * rounds * algorithm.stride
+        stored = counters.stored + done
+        counters = counters._replace(interaction=counters.interaction + done, stored=stored)
+        if learning:
+            updates = counters.updates + repeats * rounds * algorithm.updates_per_round
+            counters = counters._replace(updates=updates, stored_at_update=stored)
+        self.state = state._replace(counters=counters)
+
+    def _arguments(self, repeats: int) -> tuple[TrainState, Any, np.int32, np.int32]:
+        counter = np.int32(self.state.counters.interaction)
+        return self.state._replace(counters=None), self._keys, counter, np.int32(repeats)
+
+    def _program(self, learning: bool, rounds: int) -> dict[str, Any]:
+        """What the compiled program depends on, besides the algorithm and the simulator."""
+        phase = self.state.counters.updates % self.algorithm.phases if learning else 0
+        self._used.add((learning, phase, rounds))
+        return {"learning": learning, "phase": phase, "rounds": rounds}
 
     def traces(self) -> dict[str, int]:
-        """How many programs each mode of the loop has needed; they were traced as often."""
-        modes = [mode for mode, _, _ in self._used]
-        assert self._advance._cache_size() == len(modes), "a program was traced twice"
-        return {mode: modes.count(mode) for mode in MODES if mode in modes}
+        """How many programs collecting and learning needed; they were traced as often."""
+        kinds = ["learn" if learning else "collect" for learning, _, _ in self._used]
+        assert self._advance._cache_size() == len(kinds), "a program was traced twice"
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
-    def lower(self, mode: Mode) -> Any:
-        """The program of a mode before compilation, to look into."""
-        return self._advance.lower(*self._arguments(0, 1), **self._program(mode, period(self.setup)))
+    def lower(self, learning: bool) -> Any:
+        """The program before compilation, to look into."""
+        return self._advance.lower(*self._arguments(1), **self._program(learning, rounds_per_period(self.algorithm)))
+
+    # --- reading
+
+    def rows(self) -> list[dict[str, float]]:
+        """Metrics since the last row, for each seed."""
+        agent = self.state.agent
+        episode_rows, episodes = device_episodes.take_rows(self.state.episodes, self.spec.has_success)
+        metrics = self.algorithm.metrics(agent.memory, agent.scale, agent.sums)
+        agent = agent._replace(sums=self.algorithm.empty_sums())
+        self.state = self.state._replace(agent=agent, episodes=episodes)
+        return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
+
+    def evaluate(self, on_step: Callable[[], None]) -> list[list[Episode]]:
+        """The first episode of each evaluation environment, for every seed."""
+        if "the evaluation" not in self._announced:
+            self.display.phase("compiling", "the evaluation")
+            self._announced.add("the evaluation")
+        step = self.state.counters.interaction * self.config.env.num_envs
+        keys = jnp.stack([jax.random.key(np.uint32(evaluation_seed(seed, step))) for seed in self.config.seeds])
+        found = jax.device_get(self._play(self.state.agent.learner.policy, keys))
+        on_step()
+        limit, spec = self.config.env.max_faults, self.evaluation_env.spec
+        if found.broken.max() >= limit:
+            raise broken_evaluation(spec.task, int(found.broken.max(0).argmax()), limit)
+        return [
+            [
+                Episode(i, float(total), int(length), bool(success) if spec.has_success else None)
+                for i, (total, length, success, _) in enumerate(zip(*columns, strict=True))
+            ]
+            for columns in zip(*found, strict=True)
+        ]
+
+    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
+        """What an update was made on, if it can still be found."""
+        agent, counters = self.state.agent, self.state.counters
+        return self.algorithm.batch_of(
+            agent.memory, self._keys, update, seed, counters.updates, counters.stored_at_update
+        )
+
+
+def make_envs(config: Config, resumed: bool) -> tuple[JaxEnv, JaxEnv]:
+    """The environments of training and of evaluation; what this driver cannot do is said before anything is compiled."""
+    episodes = config.eval.episodes
+    if config.eval.num_envs != episodes:
+        raise ConfigError("eval.num_envs", config.eval.num_envs, f"must equal eval.episodes = {episodes} here")
+    if config.replay.placement == "host":
+        raise ConfigError("replay.placement", "host", "must be auto or device: this simulator runs on the device")
+    devices.require_gpu(config, resumed)
+    return (
+        registry.make_jax(config.task, config.env.num_envs, config.env),
+        registry.make_jax(config.task, config.eval.num_envs, registry.for_episodes(config.env)),
+    )

@@ -1,53 +1,39 @@
-"""Start a training run, or go on with one."""
+"""Start a training run, or resume one from its checkpoints."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from warpsac.config.schema import Config
+from warpsac.agents.algorithm import Algorithm
+from warpsac.config import provenance
+from warpsac.config.schema import PPO, Config
 from warpsac.config.validation import validate
 from warpsac.envs import registry
-from warpsac.errors import ConfigError, UserError
-from warpsac.runs import run_folder
-from warpsac.runs.run_folder import RunDir
-from warpsac.training import resuming
+from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
+from warpsac.replay.ring import RingSpec
+from warpsac.runs import checkpoint, run_folder
+from warpsac.runs.checkpoint import Checkpoint
+from warpsac.runs.run_folder import RunDir, resume_command
+from warpsac.training import devices
 from warpsac.training.configure import require_effect
-from warpsac.training.loop import Loop, Outcome
+from warpsac.training.display import Display
+from warpsac.training.loop import Driver, Loop, Outcome
+from warpsac.training.signals import Terminated
+from warpsac.training.state import restored_counters
 
-__all__ = ["Outcome", "make_loop", "resume", "train"]
-
-
-def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
-    """The loop that fits the task's simulator and the algorithm."""
-    target = registry.lookup(config.task)
-    if config.algo == "ppo":
-        from warpsac.training.ppo_loop import FusedPpoLoop, HostPpoLoop, TorchPpoLoop
-
-        if target.torch:
-            return TorchPpoLoop(config, resumed)
-        return (FusedPpoLoop if target.jax else HostPpoLoop)(config, resumed)
-    if target.torch:
-        from warpsac.training.torch_loop import TorchLoop
-
-        return TorchLoop(config, resumed)
-    if target.jax:
-        from warpsac.training.fused_loop import FusedLoop
-
-        return FusedLoop(config, resumed)
-    from warpsac.training.host_loop import HostLoop
-
-    return HostLoop(config, resumed)
+__all__ = ["Outcome", "resume", "train"]
 
 
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = validate(config)
     require_effect(config)
-    with make_loop(config) as loop:
-        loop.start(notes)
+    with prepared(config, notes) as loop:
         return loop.run()
 
 
@@ -56,18 +42,24 @@ def resume(
     stop_at: int | None = None,
     time_budget: float | None = None,
 ) -> Outcome:
-    """Go on with interrupted runs (the seeds of one config) from their last good checkpoint."""
+    """Resume interrupted runs (the seeds of one config) from their last good checkpoint."""
     runs = [run_folder.open_run(folder) for folder in folders]
     if not runs:
         raise UserError("resume needs at least one run folder")
     with contextlib.ExitStack() as locked:
-        for run in runs:  # all of them, or none is touched; whoever trains there may be about to save
+        for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             run.lock()
             locked.callback(run.close)
-        return _resume(runs, stop_at, time_budget)
+        config = _common_config(runs, stop_at, time_budget)
+        checkpoints = find_checkpoints(runs)
+        reached = checkpoints[0].step if checkpoints else 0
+        if stop_at is not None and stop_at < reached:
+            raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
+        with prepared(config, resumed=runs, checkpoints=checkpoints) as loop:
+            return loop.run()
 
 
-def _resume(runs: list[RunDir], stop_at: int | None, time_budget: float | None) -> Outcome:
+def _common_config(runs: Sequence[RunDir], stop_at: int | None, time_budget: float | None) -> Config:
     base = runs[0].config
     for run in runs[1:]:
         # Seeds that were resumed alone for a while may have been given different ends.
@@ -75,13 +67,250 @@ def _resume(runs: list[RunDir], stop_at: int | None, time_budget: float | None) 
         if dataclasses.replace(ends, seeds=base.seeds, name=base.name) != base:
             raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
     config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), env=runs[0].env, time_budget=time_budget)
-    if stop_at is not None:
-        config = dataclasses.replace(config, stop_at=stop_at)
-    validate(config)
-    checkpoints = resuming.find_checkpoints(runs)
-    reached = checkpoints[0].step if checkpoints else 0
-    if stop_at is not None and stop_at < reached:
-        raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-    with make_loop(config, runs) as loop:
-        loop.start(checkpoints=checkpoints)
-        return loop.run()
+    return validate(config if stop_at is None else dataclasses.replace(config, stop_at=stop_at))
+
+
+@contextlib.contextmanager
+def prepared(
+    config: Config,
+    notes: Sequence[str] = (),
+    resumed: list[RunDir] | None = None,
+    checkpoints: list[Checkpoint] | None = None,
+) -> Iterator[Loop]:
+    """A loop ready to run, with simulators, run folders and display; closed afterwards, whatever happens.
+
+    The simulators come first: if they cannot be made, no run folder is left behind.
+    """
+    target = registry.lookup(config.task)
+    with contextlib.ExitStack() as to_close:
+        driver, placement = make_driver(config, to_close, resumed is not None)
+        meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
+        meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
+        runs = resumed or [
+            run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta)
+            for seed in config.seeds
+        ]
+        try:
+            display = Display(
+                config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
+            )
+            to_close.callback(display.close)
+            for run in runs:
+                to_close.callback(run.close)
+            lines = [*notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
+                display.message(line)
+            driver.init(display)
+            if checkpoints:
+                _restore(driver, checkpoints, config, display)
+            loop = Loop(config, driver, runs, display, target.task)
+            if resumed is not None:
+                _resume_folders(loop, checkpoints, meta)
+            yield loop
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt | Terminated):
+                print(after_a_stop_at_once(runs), file=sys.stderr)
+            elif isinstance(error, Exception):
+                for run in runs:
+                    run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
+            raise
+
+
+def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -> tuple[Driver, str]:
+    """The driver that fits the task's simulator, and where its replay lives."""
+    target = registry.lookup(config.task)
+    if target.jax:
+        from warpsac.training.fused import FusedDriver, make_envs
+
+        env, evaluation_env = make_envs(config, resumed)
+        algorithm = make_algorithm(config, env.spec)
+        placement = _placement(algorithm.ring, "device")
+        return FusedDriver(config, algorithm, env, evaluation_env), placement
+    from warpsac.training.simulators import HostSimulators, TorchSimulators
+    from warpsac.training.stepped import SteppedDriver
+
+    simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
+    algorithm = make_algorithm(config, simulators.spec)
+    placement = _placement(algorithm.ring, config.replay.placement)
+    on_host = algorithm if placement == "host" and isinstance(algorithm, Sac) else None
+    return SteppedDriver(config, algorithm, simulators, on_host), placement
+
+
+def make_algorithm(config: Config, spec: Any) -> Algorithm:
+    if config.algo == PPO:
+        from warpsac.agents.ppo.algorithm import Ppo
+
+        return Ppo.of(config, spec.views, spec.action_dim)
+    from warpsac.agents.sac.algorithm import Sac
+
+    return Sac.of(config, spec.views, spec.action_dim, faulty_steps=spec.lockstep)
+
+
+def _placement(ring: RingSpec | None, wanted: Any) -> str:
+    if ring is None:
+        return "device"
+    return devices.choose_placement(
+        ring, wanted, devices.free_device_bytes(), devices.free_host_bytes(), devices.RESERVED_BYTES
+    )
+
+
+# --- what a user should know at the start
+
+
+def _notes(config: Config, driver: Driver, placement: str) -> list[str]:
+    notes = [*getattr(driver, "notes", ()), *_memory_notes(config, driver.algorithm.ring, placement)]
+    if driver.spec.episode_limit is None:
+        notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
+    if driver.longest_stretch is not None and devices.on_cpu() and is_heavy(config):
+        notes.append("no GPU: a CPU makes only a few updates of this size a second; `--profile demo` is small")
+    return notes
+
+
+def _memory_notes(config: Config, ring: RingSpec | None, placement: str) -> list[str]:
+    if ring is None:
+        ppo, envs = config.ppo, config.env.num_envs
+        size = ppo.rollout_steps * envs // ppo.minibatches
+        steps = f"{ppo.rollout_steps} steps of {envs:,} environments"
+        return [f"rollout: {steps}; {ppo.epochs} passes in minibatches of {size:,}"]
+    setting = config.checkpoint
+    each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
+    seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""
+    where = "memory" if devices.on_cpu() else f"{placement} memory"
+    size_text = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else f"{ring.nbytes / 1e6:.1f} MB"
+    notes = [f"replay: {each}{seeds}, {size_text} in {where}, {ring.storage}"]
+    full = ring.seed_bytes(ring.rows) / 1e9
+    if setting.replay == "auto" and full > setting.replay_limit_gb:
+        limit = f"checkpoint.replay_limit_gb = {setting.replay_limit_gb:g}"
+        notes.append(f"replay will outgrow {limit} ({full:.1f} GB when full): then checkpoints do without it")
+    return notes
+
+
+def is_heavy(config: Config) -> bool:
+    """Whether a run is long and each update is too much for a CPU, as those of the benchmarks are."""
+    learner, updates = config.learner, config.end_step - config.learning_starts
+    work = config.replay.batch_size * learner.critic_width**2 * learner.critic_blocks * learner.critics
+    return config.algo == "sac" and work > 10_000_000 and updates > 20_000
+
+
+# --- resuming
+
+
+def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
+    """A line for a user who did not wait until all was saved."""
+    steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
+    if not steps:
+        return "stopped at once: nothing is saved, as no checkpoint was made yet"
+    command = resume_command([run.path for run in runs])
+    return f"stopped at once: step {max(steps):,} is the last saved; resume with: {command}"
+
+
+def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
+    """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
+
+    The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
+    """
+    saved = [bool(checkpoint.steps(run.checkpoints)) for run in runs]
+    if not any(saved):
+        for run in runs:
+            _require_not_lost(run)
+        return None
+    if not all(saved):
+        with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
+        raise UserError(f"{with_none} has no checkpoint yet, {with_some} has: resume them one by one")
+    limit = None
+    while True:
+        found = [_newest(run, limit) for run in runs]
+        limit = min(one.step for one in found)
+        if all(one.step == limit for one in found):
+            _require_same_history(runs, found)
+            return found
+
+
+def _require_not_lost(run: RunDir) -> None:
+    """Before its first checkpoint a run starts again; one that has logged more has lost its checkpoints."""
+    from warpsac.runs import rowfiles
+
+    every = run.config.checkpoint.every
+    reached = max((int(row["step"]) for row in rowfiles.read_metrics(run.path)), default=0)
+    if every and reached > max(every, run.config.stride * run.config.env.num_envs):
+        raise UserError(
+            f"{run.path}: has rows up to step {reached:,} but no checkpoint to resume from; "
+            "start it again with `warpsac train`"
+        )
+
+
+def _require_same_history(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> None:
+    """All seeds of a process have made the same updates and have as much in replay; separate runs may not have."""
+
+    def history(one: Checkpoint) -> tuple[int | None, ...]:
+        stored = one.arrays["replay"]["count"] if "replay" in one.arrays else None
+        return one.info["updates"], one.info["learning_from"], None if stored is None else int(stored)
+
+    for run, one in zip(runs, found, strict=True):
+        if history(one) != history(found[0]):
+            raise UserError(
+                f"{run.path} and {runs[0].path} differ in the updates made or in how much replay holds: "
+                "resume them one by one"
+            )
+
+
+def _newest(run: RunDir, limit: int | None) -> Checkpoint:
+    found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
+    if found is None and limit is not None:
+        raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
+    if found is None:
+        raise UserError(
+            f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train` "
+            "(a policy alone can be evaluated, watched and exported, not trained)"
+        )
+    return found
+
+
+def _restore(driver: Driver, checkpoints: list[Checkpoint], config: Config, display: Display) -> None:
+    """Continue exactly where the checkpoints were taken."""
+    parts = [found.arrays for found in checkpoints]
+    driver.restore(parts, restored_counters(checkpoints[0]), str(checkpoints[0].path))
+    if driver.algorithm.ring is None or all("replay" in part for part in parts):
+        return
+    driver.empty_memory()
+    counters = driver.state.counters
+    refilled = max(counters.learning_from, counters.interaction + config.first_learning)
+    driver.state = driver.state._replace(counters=counters._replace(learning_from=refilled))
+    display.message(
+        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before learning continues"
+    )
+
+
+def _resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[str, Any]) -> None:
+    """Make the run folders ready for further rows; rows logged after the checkpoints are moved aside."""
+    config = loop.config
+    if checkpoints is None:
+        loop.display.message("no checkpoint was made yet: starting from the beginning")
+    else:
+        loop.seconds_before = checkpoints[0].info["seconds"]
+    for s, run in enumerate(loop.runs):
+        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
+        run.resume(checkpoints[s].step if checkpoints else -1, meta, config.stop_at, config.time_budget)
+        if checkpoints:
+            checkpoint.set_aside_newer(checkpoints[s])
+    _keep_one_evaluation(loop)
+    if checkpoints:
+        over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""
+        if over and config.end_step < config.total_steps:
+            over += f"; --stop-at goes further, up to {config.total_steps:,}"
+        loop.display.message(f"resumed at step {loop.step:,}{over}")
+
+
+def _keep_one_evaluation(loop: Loop) -> None:
+    """The evaluation of the checkpoint's own step is kept if the checkpoint and all files have it, else made again.
+
+    It may have been made after the checkpoint, for some of the seeds only, or the files were damaged since.
+    """
+    evaluated = loop.counters.evaluated_at == loop.step
+    if evaluated and all(run.rows.has_evaluation(loop.step) for run in loop.runs):
+        return
+    for run in loop.runs:
+        run.rows.set_evaluation_aside(loop.step)
+    if evaluated:
+        state = loop.driver.state
+        loop.driver.state = state._replace(counters=state.counters._replace(evaluated_at=None))

@@ -51,7 +51,7 @@ LOG_STD_RANGE = (-5.0, 2.0)
 RETURN_LIMIT = 10.0  # scaled returns stay within about this, whatever their spread
 SATURATED = 0.99  # an action component this close to its limit counts as saturated in the metrics
 
-METRIC_NAMES = (
+METRICS = (
     "loss/actor",
     "loss/critic",
     "optimizer/gradient_norm",
@@ -67,7 +67,7 @@ METRIC_NAMES = (
 
 
 @dataclass(frozen=True)
-class Agent:
+class PpoActor:
     config: PpoConfig
     views: ObsViews
     action_dim: int
@@ -75,6 +75,14 @@ class Agent:
     @property
     def number(self) -> Format:
         return FORMATS[self.config.compute]
+
+    def init_policy(self) -> Policy:
+        """An untrained policy: the template that a saved one is read into."""
+        return _init_policy(self, np.random.default_rng(0))
+
+    def best_action(self, policy: Policy, obs: Array) -> Array:
+        """The mean, squashed or clipped: evaluation and deployment."""
+        return to_simulator(self, mean_action(self, policy, obs))
 
 
 class Policy(NamedTuple):
@@ -116,26 +124,19 @@ class Rollout(NamedTuple):
     truncated: Array  # bool [T, N]
     void: Array  # bool [T, N], no step of this policy: faulty, or taken from another observation after a restart
     final_obs: Array  # float32 [T, N, D], read where an episode was truncated
-    last_obs: Array  # float32 [N, D]
+    last_obs: Array | None  # float32 [N, D]; None while the rollout is being collected
 
 
-def init_policy(agent: Agent, rng: np.random.Generator | None = None) -> Policy:
-    """An untrained policy; also the template that a saved one is read into."""
+def _init_policy(agent: PpoActor, rng: np.random.Generator) -> Policy:
     config = agent.config
-    actor = init_mlp(
-        rng or np.random.default_rng(0),
-        agent.views.actor_dim,
-        config.actor_hidden,
-        agent.action_dim,
-        ACTOR_OUTPUT_GAIN,
-    )
+    actor = init_mlp(rng, agent.views.actor_dim, config.actor_hidden, agent.action_dim, ACTOR_OUTPUT_GAIN)
     log_std = jnp.full(agent.action_dim, math.log(config.initial_std), jnp.float32)
     return Policy(actor, log_std, normalize.no_observations(agent.views.obs_dim))
 
 
-def init_learner(agent: Agent, seed: int) -> Learner:
+def init_learner(agent: PpoActor, seed: int) -> Learner:
     rng = np.random.default_rng([seed, 0])
-    policy = init_policy(agent, rng)
+    policy = _init_policy(agent, rng)
     critic = init_mlp(rng, agent.views.critic_dim, agent.config.critic_hidden, 1, 1.0)
     networks = Networks(policy.actor, policy.log_std, critic)
     return Learner(
@@ -155,36 +156,31 @@ def _normalized(moments: ObsMoments, obs: Array) -> Array:
     return (obs - moments.mean) * jax.lax.rsqrt(moments.var + OBS_VAR_EPS)
 
 
-def mean_action(agent: Agent, policy: Policy, obs: Array) -> Array:
+def mean_action(agent: PpoActor, policy: Policy, obs: Array) -> Array:
     """The Gaussian's own mean [N, A] for observations [N, D] or the actor's part of them."""
     moments = ObsMoments(agent.views.actor(policy.obs.mean), agent.views.actor(policy.obs.var), policy.obs.count)
     return mlp_apply(policy.actor, _normalized(moments, agent.views.actor(obs)), agent.number)
 
 
-def draw_action(agent: Agent, policy: Policy, obs: Array, key: Array) -> Array:
+def draw_action(agent: PpoActor, policy: Policy, obs: Array, key: Array) -> Array:
     """Samples [N, A] of the Gaussian; the simulator gets them by `to_simulator`."""
     mean = mean_action(agent, policy, obs)
     return mean + jnp.exp(policy.log_std) * jax.random.normal(key, mean.shape)
 
 
-def to_simulator(agent: Agent, action: Array) -> Array:
+def to_simulator(agent: PpoActor, action: Array) -> Array:
     """Within [-1, 1]; it stays where it is: in NumPy or on the device."""
     if not agent.config.squash:
         return action.clip(-1.0, 1.0)
     return np.tanh(action) if isinstance(action, np.ndarray) else jnp.tanh(action)
 
 
-def best_action(agent: Agent, policy: Policy, obs: Array) -> Array:
-    """The mean, squashed or clipped: evaluation and deployment."""
-    return to_simulator(agent, mean_action(agent, policy, obs))
-
-
-def value(agent: Agent, learner: Learner, obs: Array) -> Array:
+def value(agent: PpoActor, learner: Learner, obs: Array) -> Array:
     """The critic's value [N] of observations [N, D], rewards scaled."""
     return _values(agent, learner.networks.critic, _normalized(learner.obs, obs))
 
 
-def _values(agent: Agent, critic: Mlp, normalized_obs: Array) -> Array:
+def _values(agent: PpoActor, critic: Mlp, normalized_obs: Array) -> Array:
     return mlp_apply(critic, agent.views.critic(normalized_obs), agent.number)[..., 0]
 
 
@@ -204,7 +200,7 @@ class Samples(NamedTuple):
     counts: Array  # bool [B], not void
 
 
-def observe_rewards(agent: Agent, scale: RewardScale, rollout: Rollout) -> tuple[RewardScale, Array]:
+def observe_rewards(agent: PpoActor, scale: RewardScale, rollout: Rollout) -> tuple[RewardScale, Array]:
     """The reward scale's state after the rollout, and the scale [] itself."""
 
     def step(state: RewardScale, row: Any) -> tuple[RewardScale, None]:
@@ -218,7 +214,7 @@ def observe_rewards(agent: Agent, scale: RewardScale, rollout: Rollout) -> tuple
     return scale, normalize.scale(scale, RETURN_LIMIT)
 
 
-def make_samples(agent: Agent, learner: Learner, rollout: Rollout, reward_scale: Array) -> Samples:
+def make_samples(agent: PpoActor, learner: Learner, rollout: Rollout, reward_scale: Array) -> Samples:
     """Values, advantages and targets of all steps, with the networks as they were while collecting."""
     config, networks = agent.config, learner.networks
     obs = _normalized(learner.obs, rollout.obs).astype(agent.number.dtype)
@@ -249,7 +245,7 @@ def make_samples(agent: Agent, learner: Learner, rollout: Rollout, reward_scale:
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), samples)
 
 
-def loss(agent: Agent, networks: Networks, old_log_std: Array, batch: Samples) -> tuple[Array, dict[str, Array]]:
+def loss(agent: PpoActor, networks: Networks, old_log_std: Array, batch: Samples) -> tuple[Array, dict[str, Array]]:
     """The objective of one minibatch and its parts."""
     config, counts = agent.config, batch.counts
     mean = mlp_apply(networks.actor, agent.views.actor(batch.obs), agent.number)
@@ -270,7 +266,7 @@ def loss(agent: Agent, networks: Networks, old_log_std: Array, batch: Samples) -
 
 
 def learn_minibatch(
-    agent: Agent, learner: Learner, old_log_std: Array, batch: Samples
+    agent: PpoActor, learner: Learner, old_log_std: Array, batch: Samples
 ) -> tuple[Learner, dict[str, Array]]:
     """One step of the optimizer, at a rate that follows how far the policy has moved."""
     config = agent.config
@@ -296,7 +292,7 @@ def learn_minibatch(
 
 
 def update(
-    agent: Agent, learner: Learner, scale: RewardScale, rollout: Rollout, key: Array
+    agent: PpoActor, learner: Learner, scale: RewardScale, rollout: Rollout, key: Array
 ) -> tuple[Learner, RewardScale, dict[str, Array]]:
     """All that is learned from one rollout; metrics are means over its minibatches."""
     config, old_log_std = agent.config, learner.networks.log_std
@@ -344,7 +340,7 @@ class ActorLayers(NamedTuple):
     layers: tuple[Layer, ...]
 
 
-def actor_layers(agent: Agent, policy: Policy) -> ActorLayers:
+def actor_layers(agent: PpoActor, policy: Policy) -> ActorLayers:
     """What `best_action` computes, described for an exporter."""
     views, actor = agent.views, policy.actor
     activations = (*("elu",) * (len(actor.kernels) - 1), "tanh" if agent.config.squash else "clip")

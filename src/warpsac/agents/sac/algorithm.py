@@ -1,129 +1,38 @@
-"""One interaction of all seeds as pure functions: act, store, learn. Host and fused loops use the same.
-
-Arrays lead with the seed axis [S, ...]; random numbers come from counters (see `seeds`).
-"""
+"""SAC as an `Algorithm`: act, remember, sample and learn over all seeds, with a replay ring as memory."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from warpsac.agents import normalize
+from warpsac.agents.algorithm import (
+    MetricSums,
+    add_metrics,
+    mean_rows,
+    over_seeds,
+    stacked,
+    stream,
+    stream_roots,
+    zero_sums,
+)
 from warpsac.agents.normalize import RewardScale
 from warpsac.agents.sac import learner as sac
-from warpsac.agents.sac.learner import Agent, Exploration, Learner, Policy
-from warpsac.agents.seeds import MetricSums, add_metrics, over_seeds, stream, stream_roots, zero_sums
+from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
 from warpsac.config.schema import Config
 from warpsac.replay import ring as replay
-from warpsac.replay.age import AgeLaw
+from warpsac.replay.age import AgeLaw, Sampler, effective_length
+from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
-from warpsac.types import Array, Batch, Restart, StepResult
+from warpsac.types import Array, Batch, ObsViews, Restart, StepResult
 
-if TYPE_CHECKING:
-    from warpsac.envs.contract import EnvSpec
-
-
-@dataclass(frozen=True)
-class Setup:
-    """All that stays fixed during a run; static under `jax.jit`."""
-
-    agent: Agent
-    ring: RingSpec
-    law: AgeLaw
-    sampler: Literal["exact", "buckets"]
-    batch_size: int
-    updates_per_step: int
-    warmup: int  # interactions with random actions
-
-    @property
-    def seeds(self) -> int:
-        return self.ring.num_seeds
-
-    @property
-    def gamma(self) -> float:
-        return self.agent.config.gamma
-
-
-def make_setup(config: Config, env: EnvSpec) -> Setup:
-    return Setup(
-        agent=Agent(config.learner, env.views, env.action_dim, config.horizon_updates, config.replay.n_step),
-        ring=RingSpec(
-            capacity=config.replay.capacity,
-            num_envs=config.env.num_envs,
-            num_seeds=len(config.seeds),
-            obs_dim=env.views.obs_dim,
-            action_dim=env.action_dim,
-            n_step=config.replay.n_step,
-            final_slots=config.replay.final_slots,
-            storage=config.replay.storage,
-            voids=env.lockstep,
-        ),
-        law=AgeLaw.of(config.replay.decay_steps, config.replay.weight_floor),
-        sampler=config.replay.sampler,
-        batch_size=config.replay.batch_size,
-        updates_per_step=config.updates_per_step,
-        warmup=config.warmup_interactions,
-    )
-
-
-class Keys(NamedTuple):
-    """The root of each random stream, [S]."""
-
-    act: Array
-    sample: Array
-    noise: Array
-
-
-def make_keys(seeds: tuple[int, ...]) -> Keys:
-    return Keys(*stream_roots(seeds, 3))
-
-
-# --- acting
-
-
-def act(
-    setup: Setup, policy: Policy, exploration: Exploration, obs: Array, keys: Keys, interaction: Array
-) -> tuple[Array, Exploration]:
-    """Exploring actions [S, N, A] of the current policy; uniform ones during the warm-up.
-
-    Which of them is decided on the device: one program serves the warm-up and the interaction that ends it, which is
-    the first to be followed by updates.
-    """
-
-    def one(policy: Policy, exploration: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
-        random = sac.random_action(setup.agent, setup.ring.num_envs, key), exploration
-        explored = sac.explore(setup.agent, policy, exploration, obs, key)
-        return jax.tree.map(lambda r, e: jnp.where(interaction < setup.warmup, r, e), random, explored)
-
-    return over_seeds(one, setup.seeds)(policy, exploration, obs, stream(keys.act, interaction))
-
-
-# --- storing
-
-
-def observe_rewards(setup: Setup, scale: RewardScale, step: StepResult, restart: Restart | None) -> RewardScale:
-    if restart is not None:
-        scale = over_seeds(normalize.forget_episodes, setup.seeds)(scale, restart.mask)
-    observe = over_seeds(lambda s, r, e: normalize.observe(s, r, e, setup.gamma), setup.seeds)
-    ended = step.terminated | step.truncated
-    return observe(scale, step.reward, ended if step.faulty is None else ended | step.faulty)
-
-
-def store(
-    setup: Setup, ring: Ring, scale: RewardScale, action: Array, step: StepResult, restart: Restart | None
-) -> tuple[Ring, RewardScale]:
-    if restart is not None:
-        ring = replay.cut(ring, setup.ring, restart.mask, restart.obs)
-    return replay.add(ring, setup.ring, action, step), observe_rewards(setup, scale, step, restart)
-
-
-# --- learning
-
-
-METRIC_NAMES = (
+METRICS = (
     "loss/actor",
     "loss/critic",
     "optimizer/learning_rate",
@@ -136,62 +45,219 @@ METRIC_NAMES = (
 )
 
 
-def empty_sums(seeds: int) -> MetricSums:
-    return zero_sums(METRIC_NAMES, seeds)
+class Streams(NamedTuple):
+    """The root of each random stream, [S]."""
+
+    act: Array
+    sample: Array
+    noise: Array
 
 
-def sample_keys(keys: Keys, updates: Array) -> Array:
-    """The keys [S] that draw the minibatch of an update."""
-    return stream(keys.sample, updates)
+@dataclass(frozen=True)
+class Sac:
+    actor: SacActor
+    ring: RingSpec
+    law: AgeLaw
+    sampler: Sampler
+    batch_size: int
+    updates_per_round: int
+    warmup: int
+    """Interactions with random actions."""
+
+    rate_setting = "learner.learning_rate"
+    stride = 1
+
+    @classmethod
+    def of(cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool) -> Sac:
+        """`faulty_steps`: the simulator may mark steps that must never be learned from."""
+        replay = config.replay
+        return cls(
+            actor=SacActor(config.learner, views, action_dim, config.horizon_updates, replay.n_step),
+            ring=RingSpec(
+                capacity=replay.capacity,
+                num_envs=config.env.num_envs,
+                num_seeds=len(config.seeds),
+                obs_dim=views.obs_dim,
+                action_dim=action_dim,
+                n_step=replay.n_step,
+                final_slots=replay.final_slots,
+                storage=replay.storage,
+                voids=faulty_steps,
+            ),
+            law=AgeLaw.of(replay.decay_steps, replay.weight_floor),
+            sampler=replay.sampler,
+            batch_size=replay.batch_size,
+            updates_per_round=config.updates_per_step,
+            warmup=config.warmup_interactions,
+        )
+
+    @property
+    def seeds(self) -> int:
+        return self.ring.num_seeds
+
+    @property
+    def phases(self) -> int:
+        """The policy delay is part of the program, never a conditional on the device."""
+        return self.actor.config.policy_delay
+
+    @property
+    def gamma(self) -> float:
+        return self.actor.config.gamma
+
+    # --- the first state
+
+    def streams(self, seeds: Sequence[int]) -> Streams:
+        return Streams(*stream_roots(seeds, 3))
+
+    def init(self, seeds: Sequence[int]) -> tuple[Learner, Exploration, RewardScale, MetricSums]:
+        return (
+            stacked([sac.init_learner(self.actor, seed) for seed in seeds]),
+            stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in seeds]),
+            stacked([normalize.init(self.ring.num_envs) for _ in seeds]),
+            self.empty_sums(),
+        )
+
+    def init_memory(self, first_obs: Array) -> Ring:
+        return replay.init(self.ring, first_obs)
+
+    def empty_sums(self) -> MetricSums:
+        return zero_sums(METRICS, self.seeds)
+
+    # --- one interaction
+
+    def act(
+        self, policy: Policy, exploration: Exploration, obs: Array, keys: Streams, interaction: Array
+    ) -> tuple[Array, Exploration]:
+        """Exploring actions [S, N, A] of the current policy; uniform ones during the warm-up.
+
+        The device decides which: one program serves the warm-up and the interaction that ends it, which is the first to be
+        followed by updates.
+        """
+
+        def one(policy: Policy, exploration: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
+            random = sac.random_action(self.actor, self.ring.num_envs, key), exploration
+            explored = sac.explore(self.actor, policy, exploration, obs, key)
+            return jax.tree.map(lambda r, e: jnp.where(interaction < self.warmup, r, e), random, explored)
+
+        return over_seeds(one, self.seeds)(policy, exploration, obs, stream(keys.act, interaction))
+
+    def to_simulator(self, action: Array) -> Array:
+        return action
+
+    def remember(
+        self,
+        memory: Ring,
+        scale: RewardScale,
+        obs: Array,
+        action: Array,
+        step: StepResult,
+        restart: Restart | None,
+        interaction: Array,
+    ) -> tuple[Ring, RewardScale]:
+        """The ring holds `obs` already, and counts the interactions itself."""
+        if restart is not None:
+            memory = replay.cut(memory, self.ring, restart.mask, restart.obs)
+        return replay.add(memory, self.ring, action, step), self.observe_rewards(scale, step, restart)
+
+    def observe_rewards(self, scale: RewardScale, step: StepResult, restart: Restart | None) -> RewardScale:
+        if restart is not None:
+            scale = over_seeds(normalize.forget_episodes, self.seeds)(scale, restart.mask)
+        observe = over_seeds(lambda s, r, e: normalize.observe(s, r, e, self.gamma), self.seeds)
+        ended = step.terminated | step.truncated
+        return observe(scale, step.reward, ended if step.faulty is None else ended | step.faulty)
+
+    def cut(self, memory: Ring, scale: RewardScale, mask: Array, obs: Array) -> tuple[Ring, RewardScale]:
+        return replay.cut(memory, self.ring, mask, obs), normalize.forget_episodes(scale, mask)
+
+    # --- learning
+
+    def sample_keys(self, keys: Streams, update: Array) -> Array:
+        """The keys [S] that draw the minibatch of an update."""
+        return stream(keys.sample, update)
+
+    def sample(self, memory: Ring, obs: Array, keys: Streams, updates: Array) -> tuple[Batch, ...]:
+        """The minibatches of one round, whose first update has the index `updates`."""
+        drawn = (self.sample_keys(keys, updates + i) for i in range(self.updates_per_round))
+        return tuple(
+            replay.sample(memory, self.ring, self.law, one, self.batch_size, self.gamma, self.sampler) for one in drawn
+        )
+
+    def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> tuple[Batch, ...]:
+        """The same from a ring in host memory; `keys` are the `sample_keys` of each update."""
+        return tuple(memory.sample(self.law, one, self.batch_size, self.gamma, self.sampler) for one in keys)
+
+    def actor_turns(self, phase: int) -> list[bool]:
+        """Which updates of a round update the actor too; `phase` is the update index modulo the delay."""
+        return [(phase + i) % self.phases == 0 for i in range(self.updates_per_round)]
+
+    def update(
+        self, learner: Learner, batch: Batch, scale: RewardScale, sums: MetricSums, keys: Streams, actor_turn: bool
+    ) -> tuple[Learner, MetricSums]:
+        """One update of every seed on its minibatch."""
+
+        def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
+            reward_scale = normalize.scale(scale, self.actor.config.value_limit)
+            key = jax.random.fold_in(key, learner.updates)
+            return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
+
+        learner, metrics = over_seeds(one, self.seeds)(learner, batch, scale, keys.noise)
+        return learner, add_metrics(sums, metrics)
+
+    def learn(
+        self,
+        learner: Learner,
+        scale: RewardScale,
+        sums: MetricSums,
+        batches: tuple[Batch, ...],
+        keys: Streams,
+        phase: int,
+    ) -> tuple[Learner, RewardScale, MetricSums]:
+        """The updates of one round, unrolled.
+
+        Sampling is a program of its own on stepped simulators: batches from host memory then go through the same update
+        program, so that where replay lives changes no bit of the result.
+        """
+        for batch, turn in zip(batches, self.actor_turns(phase), strict=True):
+            learner, sums = self.update(learner, batch, scale, sums, keys, turn)
+        return learner, scale, sums
+
+    # --- reading
+
+    def metrics(self, memory: Ring, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
+        factors = _reward_scales(scale, self.actor.config.value_limit)
+        sums, factors, count, oldest = jax.device_get((sums, factors, memory.count, memory.oldest))
+        ages = replay.available_ages(memory._replace(count=count, oldest=oldest), self.ring, np)
+        reach = effective_length(self.law, ages)
+        rows = mean_rows(sums, self.seeds)
+        for s, row in enumerate(rows):
+            if "policy/entropy" in row:
+                row["policy/entropy_target"] = self.actor.entropy_target
+            row["reward/scale"] = float(factors[s])
+            row["replay/transitions"] = int(ages[s]) * self.ring.num_envs
+            row["replay/effective_length"] = float(reach[s])
+        return rows
+
+    def batch_of(
+        self, memory: Ring, keys: Streams, update: int, seed: int, updates: int, stored: int
+    ) -> dict[str, np.ndarray]:
+        """The minibatch of an update, drawn again.
+
+        Rows that replay has overwritten since are marked False in `intact`. (Where the side table of last observations
+        wrapped around since, the draw itself may differ: then it is a similar batch.)
+        """
+        spec, per_round = self.ring, self.updates_per_round
+        count = stored - ((updates - 1) // per_round - update // per_round)
+        ring = jax.tree.map(np.asarray, memory)
+        then = HostRing(spec, ring._replace(count=np.asarray(count, np.int32)))
+        drawn = self.sample_keys(keys, np.int32(update))
+        words = np.asarray(replay.random_words(drawn, self.law, self.batch_size, self.sampler))
+        age, env = then.indices(self.law, words, self.sampler)
+        batch = then.gather(age, env, self.gamma)
+        intact = count - spec.n_step - age[seed] > int(ring.count) - spec.rows
+        arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items()}
+        return arrays | {"age": age[seed], "env": env[seed], "intact": intact}
 
 
-def sample(setup: Setup, ring: Ring, keys: Keys, update: Array) -> tuple[Batch, ...]:
-    """The minibatches of one interaction, whose first update has the index `update`."""
-    spec, law, size, gamma = setup.ring, setup.law, setup.batch_size, setup.gamma
-    drawn = (sample_keys(keys, update + i) for i in range(setup.updates_per_step))
-    return tuple(replay.sample(ring, spec, law, one, size, gamma, setup.sampler) for one in drawn)
-
-
-def update(
-    setup: Setup,
-    learner: Learner,
-    batch: Batch,
-    scale: RewardScale,
-    sums: MetricSums,
-    keys: Keys,
-    actor_turn: bool,
-) -> tuple[Learner, MetricSums]:
-    """One update of every seed on its minibatch."""
-
-    def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
-        reward_scale = normalize.scale(scale, setup.agent.config.value_limit)
-        key = jax.random.fold_in(key, learner.updates)
-        return sac.update(setup.agent, learner, batch, reward_scale, key, actor_turn)
-
-    learner, metrics = over_seeds(one, setup.seeds)(learner, batch, scale, keys.noise)
-    return learner, add_metrics(sums, metrics)
-
-
-def actor_turns(setup: Setup, phase: int) -> list[bool]:
-    """Which updates of an interaction are an actor's turn; `phase` is the update index modulo the delay."""
-    delay = setup.agent.config.policy_delay
-    return [(phase + i) % delay == 0 for i in range(setup.updates_per_step)]
-
-
-def learn(
-    setup: Setup,
-    learner: Learner,
-    batches: tuple[Batch, ...],
-    scale: RewardScale,
-    sums: MetricSums,
-    keys: Keys,
-    phase: int,
-) -> tuple[Learner, MetricSums]:
-    """All updates of one interaction, unrolled: the policy delay is part of the program.
-
-    Sampling is not: in the host loop batches from host memory go through the very same program, so that
-    where replay lives changes no bit of the result.
-    """
-    for batch, turn in zip(batches, actor_turns(setup, phase), strict=True):
-        learner, sums = update(setup, learner, batch, scale, sums, keys, turn)
-    return learner, sums
+@functools.partial(jax.jit, static_argnums=1)
+def _reward_scales(scale: RewardScale, limit: float) -> Array:
+    return jax.vmap(lambda state: normalize.scale(state, limit))(scale)

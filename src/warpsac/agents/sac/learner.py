@@ -45,7 +45,7 @@ SATURATED = 0.99
 
 
 @dataclass(frozen=True)
-class Agent:
+class SacActor:
     config: LearnerConfig
     views: ObsViews
     action_dim: int
@@ -64,6 +64,15 @@ class Agent:
     @property
     def entropy_target(self) -> float:
         return losses.target_entropy(self.action_dim, self.config.target_std)
+
+    def init_policy(self) -> Policy:
+        """An untrained policy: the template that a saved one is read into."""
+        return _init_policy(self, np.random.default_rng(0))
+
+    def best_action(self, policy: Policy, obs: Array) -> Array:
+        """tanh(mean): evaluation and deployment."""
+        mean, _, _ = actor_apply(policy.actor, self.views.actor(obs), policy.moments, self.number)
+        return jnp.tanh(mean)
 
 
 class Policy(NamedTuple):
@@ -96,30 +105,17 @@ class Exploration(NamedTuple):
     remaining: Array  # int32, further steps that keep it
 
 
-def init_policy(agent: Agent, rng: np.random.Generator | None = None) -> Policy:
-    """An untrained policy; also the template that a saved one is read into."""
+def _init_policy(agent: SacActor, rng: np.random.Generator) -> Policy:
     config = agent.config
     actor, moments = init_actor(
-        rng or np.random.default_rng(0),
-        agent.views.actor_dim,
-        agent.action_dim,
-        config.actor_width,
-        config.actor_blocks,
-        config.expansion,
+        rng, agent.views.actor_dim, agent.action_dim, config.actor_width, config.actor_blocks, config.expansion
     )
     return Policy(jax.tree.map(jnp.asarray, actor), jax.tree.map(jnp.asarray, moments))
 
 
-def init_learner(agent: Agent, seed: int) -> Learner:
+def init_learner(agent: SacActor, seed: int) -> Learner:
     config, rng = agent.config, np.random.default_rng([seed, 0])
-    actor, actor_moments = init_actor(
-        rng,
-        agent.views.actor_dim,
-        agent.action_dim,
-        config.actor_width,
-        config.actor_blocks,
-        config.expansion,
-    )
+    actor, actor_moments = _init_policy(agent, rng)
     critic, critic_moments = init_critic(
         rng,
         agent.views.critic_dim,
@@ -152,7 +148,7 @@ def init_learner(agent: Agent, seed: int) -> Learner:
 # --- acting
 
 
-def init_exploration(agent: Agent, num_envs: int) -> Exploration:
+def init_exploration(agent: SacActor, num_envs: int) -> Exploration:
     return Exploration(jnp.zeros((num_envs, agent.action_dim), jnp.float32), jnp.zeros((), jnp.int32))
 
 
@@ -162,7 +158,7 @@ def noise_repeat_probabilities(longest: int) -> np.ndarray:
     return weight / weight.sum()
 
 
-def explore(agent: Agent, policy: Policy, state: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
+def explore(agent: SacActor, policy: Policy, state: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
     """Actions [N, A] sampled with noise that is held for n steps, and the noise to go on with."""
     noise_key, length_key = jax.random.split(key)
     cumulative = jnp.asarray(np.cumsum(noise_repeat_probabilities(agent.config.noise_repeat)), jnp.float32)
@@ -176,22 +172,16 @@ def explore(agent: Agent, policy: Policy, state: Exploration, obs: Array, key: A
     return jnp.tanh(mean + jnp.exp(log_std) * noise), Exploration(noise, remaining)
 
 
-def random_action(agent: Agent, num_envs: int, key: Array) -> Array:
+def random_action(agent: SacActor, num_envs: int, key: Array) -> Array:
     """Uniform actions of the warm-up."""
     return jax.random.uniform(key, (num_envs, agent.action_dim), minval=-1.0, maxval=1.0)
-
-
-def best_action(agent: Agent, policy: Policy, obs: Array) -> Array:
-    """tanh(mean): evaluation and deployment."""
-    mean, _, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.number)
-    return jnp.tanh(mean)
 
 
 # --- learning
 
 
 def update(
-    agent: Agent, learner: Learner, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
+    agent: SacActor, learner: Learner, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
 ) -> tuple[Learner, dict[str, Array]]:
     """One update on one minibatch of raw rewards; returns the new state and the update's metrics."""
     rate = _rate(agent, learner.updates)
@@ -211,7 +201,7 @@ def update(
     return learner, metrics | critic_metrics | {"optimizer/learning_rate": rate}
 
 
-def _rate(agent: Agent, updates: Array) -> Array:
+def _rate(agent: SacActor, updates: Array) -> Array:
     """The learning rate of an optimizer that has made so many updates."""
     config = agent.config
     return losses.cosine(config.learning_rate, config.final_learning_rate, updates / agent.horizon_updates)
@@ -223,7 +213,7 @@ def _descend(params: Any, gradient: Any, adam: Any, rate: Array) -> tuple[Any, A
 
 
 def _update_actor(
-    agent: Agent, learner: Learner, batch: Batch, noise: Array, rate: Array
+    agent: SacActor, learner: Learner, batch: Batch, noise: Array, rate: Array
 ) -> tuple[Learner, dict[str, Array]]:
     views, support = agent.views, losses.value_support(agent.config.atoms, agent.config.value_limit)
     rows = slice(0, batch.obs.shape[0])
@@ -260,7 +250,7 @@ def _update_actor(
 
 
 def _update_critic(
-    agent: Agent, learner: Learner, batch: Batch, reward_scale: Array, noise: Array, rate: Array
+    agent: SacActor, learner: Learner, batch: Batch, reward_scale: Array, noise: Array, rate: Array
 ) -> tuple[Learner, dict[str, Array]]:
     config, views = agent.config, agent.views
     support = losses.value_support(config.atoms, config.value_limit)

@@ -1,0 +1,214 @@
+"""The contract of a learning algorithm, the state it carries, and what all algorithms share.
+
+An algorithm is a frozen record of settings (static under `jax.jit`) with pure functions over all seeds: every array leads
+with the seed axis [S, ...], which `over_seeds` adds to functions written for one seed. SAC and PPO are two of them; the
+drivers in `training` know nothing else of either.
+
+Random numbers come from counters, not from a state that is passed on: the key of seed s for its k-th action or update is
+fold_in(stream of s, k). So a resumed run, or a seed trained next to others, draws what it would have drawn anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac.agents.normalize import RewardScale
+from warpsac.replay.ring import RingSpec
+from warpsac.types import Array, ObsViews, Restart, StepResult
+
+# --- the seed axis
+
+
+def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:
+    """The function of one seed applied to all; with one seed, exactly the one-seed program."""
+    if seeds > 1:
+        return jax.vmap(function)
+
+    def single(*arguments: Any) -> Any:
+        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
+
+    return single
+
+
+def stacked(parts: Sequence[Any]) -> Any:
+    """The trees of all seeds as one with a leading seed axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
+
+
+def stream_roots(seeds: Sequence[int], count: int) -> list[Array]:
+    """The roots [S] of `count` independent random streams of each seed."""
+    roots = [jax.random.key(seed) for seed in seeds]
+    return [jnp.stack([jax.random.fold_in(root, i) for root in roots]) for i in range(count)]
+
+
+def stream(roots: Array, counter: Array) -> Array:
+    """The keys [S] of the counter's draw from a stream."""
+    return jax.vmap(jax.random.fold_in)(roots, jnp.broadcast_to(counter, roots.shape))
+
+
+# --- metrics, summed on the device until a row is due
+
+
+class MetricSums(NamedTuple):
+    totals: dict[str, Array]  # float32 [S]
+    counts: dict[str, Array]  # float32 [S]
+
+
+def zero_sums(names: Iterable[str], seeds: int) -> MetricSums:
+    def zeros() -> dict[str, Array]:
+        return {name: jnp.zeros(seeds, jnp.float32) for name in names}
+
+    return MetricSums(zeros(), zeros())
+
+
+def add_metrics(sums: MetricSums, metrics: Mapping[str, Array]) -> MetricSums:
+    return MetricSums(
+        {name: total + metrics[name] if name in metrics else total for name, total in sums.totals.items()},
+        {name: count + (name in metrics) for name, count in sums.counts.items()},
+    )
+
+
+def mean_rows(sums: MetricSums, seeds: int) -> list[dict[str, float]]:
+    """The means of each seed, from sums that were fetched; what was never measured is absent."""
+    total, count = sums
+    return [
+        {name: float(total[name][s] / count[name][s]) for name in total if count[name][s] > 0} for s in range(seeds)
+    ]
+
+
+# --- the contract
+
+
+class LearnerState(Protocol):
+    """What every learner's state has, whatever else is in it."""
+
+    @property
+    def policy(self) -> Any:
+        """All that acting needs."""
+
+    @property
+    def updates(self) -> Array:
+        """int32 [S], updates made."""
+
+    @property
+    def first_bad(self) -> Array:
+        """int32 [S], the first update with a non-finite loss, -1 while there is none."""
+
+
+Learner = TypeVar("Learner", bound=LearnerState)
+Exploration = TypeVar("Exploration")
+Memory = TypeVar("Memory")
+Batches = TypeVar("Batches")
+
+
+class AgentState(NamedTuple, Generic[Learner, Exploration, Memory]):
+    """All that an algorithm changes while it trains, [S, ...]."""
+
+    learner: Learner
+    exploration: Exploration
+    """What acting carries from one step to the next: noise that is held; nothing for PPO."""
+    memory: Memory
+    """A replay ring or a rollout."""
+    scale: RewardScale
+    sums: MetricSums
+
+
+class Actor(Protocol):
+    """One seed's policy of an algorithm: static, what a loaded policy needs."""
+
+    @property
+    def views(self) -> ObsViews: ...
+
+    @property
+    def action_dim(self) -> int: ...
+
+    def init_policy(self) -> Any:
+        """An untrained policy: the template that a saved one is read into."""
+
+    def best_action(self, policy: Any, obs: Array) -> Array:
+        """The deterministic actions [N, A] in [-1, 1]: evaluation and deployment."""
+
+
+class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
+    @property
+    def seeds(self) -> int:
+        """Seeds trained next to each other."""
+
+    @property
+    def actor(self) -> Actor: ...
+
+    @property
+    def ring(self) -> RingSpec | None:
+        """The sizes of a memory that checkpoints keep; None if it is collected again."""
+
+    @property
+    def rate_setting(self) -> str:
+        """The setting to lower where losses are not finite."""
+
+    @property
+    def stride(self) -> int:
+        """Interactions that are made in one piece before the memory can be learned from."""
+
+    @property
+    def updates_per_round(self) -> int:
+        """Updates that one call of `learn` makes."""
+
+    @property
+    def phases(self) -> int:
+        """Different programs of `learn`; round k is of phase `updates % phases`."""
+
+    def streams(self, seeds: Sequence[int]) -> Any:
+        """The roots of the algorithm's random streams."""
+
+    def init(self, seeds: Sequence[int]) -> tuple[Learner, Exploration, RewardScale, MetricSums]:
+        """The first state of all seeds, without its memory."""
+
+    def init_memory(self, first_obs: Array) -> Memory:
+        """An empty memory on the device; the first step will be taken from `first_obs` [S, N, D]."""
+
+    def act(
+        self, policy: Any, exploration: Exploration, obs: Array, keys: Any, interaction: Array
+    ) -> tuple[Array, Exploration]:
+        """Exploring actions [S, N, A], as `remember` wants them."""
+
+    def to_simulator(self, action: Array) -> Array:
+        """The same actions within [-1, 1], still where they are: in NumPy or on the device."""
+
+    def remember(
+        self,
+        memory: Memory,
+        scale: RewardScale,
+        obs: Array,
+        action: Array,
+        step: StepResult,
+        restart: Restart | None,
+        interaction: Array,
+    ) -> tuple[Memory, RewardScale]:
+        """Take in one step [S, N, ...] made with `action` from `obs`."""
+
+    def cut(self, memory: Memory, scale: RewardScale, mask: Array, obs: Array) -> tuple[Memory, RewardScale]:
+        """Close the running episodes of the mask [S, N]: the simulator was reset to `obs` there."""
+
+    def sample(self, memory: Memory, obs: Array, keys: Any, updates: Array) -> Batches:
+        """What the next call of `learn` learns from; `obs` is what will be acted on next."""
+
+    def learn(
+        self, learner: Learner, scale: RewardScale, sums: MetricSums, batches: Batches, keys: Any, phase: int
+    ) -> tuple[Learner, RewardScale, MetricSums]:
+        """One round of updates."""
+
+    def metrics(self, memory: Memory, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
+        """Means of the metrics since `empty_sums`, and the health of the memory, for each seed; reads the device."""
+
+    def empty_sums(self) -> MetricSums: ...
+
+    def batch_of(
+        self, memory: Memory, keys: Any, update: int, seed: int, updates: int, stored: int
+    ) -> dict[str, np.ndarray] | None:
+        """What an update of the recent past was made on, if it can still be found: `updates` were made by now, the last of
+        them when `stored` interactions were in memory."""

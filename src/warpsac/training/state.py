@@ -1,0 +1,129 @@
+"""The state of a training run, for all seeds: one record, made, saved and restored here.
+
+A checkpoint holds, for each seed, groups of named arrays: `policy`, `learner`, `interaction` (exploration noise, reward
+scale, sums of metrics), `replay`, `episodes` and what the simulator saves of itself (`env`, `curriculum`). The counters go
+into its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac.agents.algorithm import AgentState, Algorithm, stacked
+from warpsac.replay.host import HostRing
+from warpsac.replay.ring import Ring, RingSpec
+from warpsac.replay.snapshot import join_seeds, take_seed
+from warpsac.runs import pytree
+from warpsac.runs.checkpoint import Checkpoint
+from warpsac.training.device_episodes import DeviceEpisodes
+from warpsac.training.episodes import HostEpisodes
+from warpsac.types import Array
+
+Groups = dict[str, dict[str, np.ndarray]]  # of one seed: group -> name -> array
+
+
+class Counters(NamedTuple):
+    """Where a run stands; all seeds advance together."""
+
+    interaction: int = 0
+    """Interactions made."""
+    updates: int = 0
+    """Learner updates made."""
+    stored: int = 0
+    """Interactions that went into the memory since it was empty."""
+    stored_at_update: int = 0
+    """Those of them that the last update could learn from."""
+    learning_from: int = 0
+    """The first interaction that is followed by updates."""
+    learned_ahead: bool = False
+    """The updates that run during the next interaction are made already: its step failed."""
+    evaluated_at: int | None = None
+    """The step of the last evaluation."""
+
+
+class TrainState(NamedTuple):
+    simulator: Any
+    """Simulator inside the program: its state [S, ...]; a stepped one keeps its own."""
+    obs: Array
+    """[S, N, D], what will be acted on next."""
+    agent: AgentState
+    episodes: DeviceEpisodes | HostEpisodes
+    counters: Counters
+
+
+def first_agent(algorithm: Algorithm, seeds: Sequence[int], memory: Any) -> AgentState:
+    learner, exploration, scale, sums = algorithm.init(seeds)
+    return AgentState(learner, exploration, memory, scale, sums)
+
+
+def ring_of(memory: Any) -> Any:
+    """The memory's arrays, wherever they are."""
+    return memory.state if isinstance(memory, HostRing) else memory
+
+
+# --- saving
+
+
+def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[Groups]:
+    """Each seed's arrays, with its replay if `ring` is given; everything is fetched once, not seed by seed."""
+    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
+    learner, carried = jax.device_get((agent.learner, carried))
+    trees = {"policy": learner.policy, "learner": learner, "interaction": carried}
+    parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(seeds)]
+    if ring is not None:
+        fetched = jax.device_get(ring_of(agent.memory))
+        for s, groups in enumerate(parts):
+            groups["replay"] = take_seed(fetched, ring, s)
+    return parts
+
+
+def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
+    """One seed's part of a fetched tree as named arrays."""
+    return pytree.flatten(jax.tree.map(lambda leaf: leaf[s], tree))
+
+
+def info(counters: Counters, seconds: float, env_spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest keeps."""
+    names = ("interaction", "updates", "learning_from", "learned_ahead", "evaluated_at")
+    return {name: getattr(counters, name) for name in names} | {"seconds": seconds, "env_spec": env_spec}
+
+
+# --- restoring
+
+
+def restored_counters(checkpoint: Checkpoint) -> Counters:
+    info = checkpoint.info
+    replay = checkpoint.arrays.get("replay")
+    stored = 0 if replay is None else int(replay["count"])
+    return Counters(
+        interaction=info["interaction"],
+        updates=info["updates"],
+        stored=stored,
+        stored_at_update=stored,
+        learning_from=info["learning_from"],
+        learned_ahead=info.get("learned_ahead", False),
+        evaluated_at=info["evaluated_at"],
+    )
+
+
+def restored_agent(agent: AgentState, parts: Sequence[Groups], ring: RingSpec | None, where: str) -> AgentState:
+    """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one."""
+    learner = joined(agent.learner, [part["learner"] for part in parts], where)
+    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
+    carried = joined(carried, [part["interaction"] for part in parts], where)
+    memory = agent.memory
+    if ring is not None and all("replay" in part for part in parts):
+        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where)
+        memory = HostRing(ring, saved) if isinstance(memory, HostRing) else jax.tree.map(jnp.asarray, saved)
+    return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
+
+
+def joined(template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
+    """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
+    one = jax.tree.map(lambda leaf: leaf[0], template)
+    return stacked([pytree.restore(one, part, where) for part in parts])

@@ -1,0 +1,361 @@
+"""The driver of simulators that are stepped from Python: act, step, remember, learn.
+
+`SteppedDriver.interact` is one interaction in the order in which it happens. With `overlap` the updates of the interaction
+before run on the device while the simulator steps, so the policy acts with the parameters of one interaction before, always
+by exactly one; without it the order is strict. PPO is always strict, and learns when its rollout is complete.
+
+Calls return as soon as the work is dispatched; only reading an action, metrics or a checkpoint waits. An interaction sends
+the device one array, the packed step: observations to act on and counters are there already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from warpsac.agents import normalize
+from warpsac.agents.algorithm import Algorithm, over_seeds
+from warpsac.agents.sac.algorithm import Sac
+from warpsac.config.schema import Config
+from warpsac.replay.host import HostRing
+from warpsac.training import evaluate
+from warpsac.training.display import Display
+from warpsac.training.episodes import Episode
+from warpsac.training.simulators import HostSimulators
+from warpsac.training.state import (
+    Counters,
+    Groups,
+    TrainState,
+    agent_groups,
+    first_agent,
+    restored_agent,
+    ring_of,
+)
+from warpsac.types import Array, Restart
+
+T = TypeVar("T")
+Program = Any  # a function under jax.jit
+
+
+# --- several small arrays of the host, sent to the device as one
+
+
+class Part(NamedTuple):
+    """What one of the packed arrays was."""
+
+    shape: tuple[int, ...]
+    boolean: bool
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["numbers"], meta_fields=["parts", "structure"])
+@dataclass(frozen=True)
+class PackedArrays:
+    """A tree of arrays as one vector of float32: floats keep their bits, booleans travel as 0 and 1.
+
+    Each array that a compiled program takes from host memory is a transfer of its own, which costs a GPU tens of
+    microseconds however small it is.
+    """
+
+    numbers: Array  # float32, the arrays one after the other
+    parts: tuple[Part, ...]
+    structure: Any
+
+
+def pack(tree: Any) -> PackedArrays:
+    """A tree of NumPy arrays, float32 or bool, as one vector."""
+    arrays, structure = jax.tree.flatten(tree)
+    for array in arrays:
+        if array.dtype not in (np.float32, np.bool_):
+            raise TypeError(f"only float32 and bool can be packed, not {array.dtype}")
+    numbers = np.concatenate([array.ravel() for array in arrays], dtype=np.float32)
+    return PackedArrays(numbers, tuple(Part(array.shape, array.dtype == np.bool_) for array in arrays), structure)
+
+
+def unpack(packed: PackedArrays) -> Any:
+    """The tree that was packed."""
+    ends = np.cumsum([math.prod(part.shape) for part in packed.parts])[:-1]
+    arrays = [
+        piece.reshape(part.shape) != 0 if part.boolean else piece.reshape(part.shape)
+        for piece, part in zip(jnp.split(packed.numbers, ends), packed.parts, strict=True)
+    ]
+    return jax.tree.unflatten(packed.structure, arrays)
+
+
+# --- the algorithm's functions, compiled
+
+
+class Programs(NamedTuple):
+    """Each is traced at its first call; `remember` and `observe` also at the first restart."""
+
+    act: Program
+    act_best: Program
+    remember: Program
+    cut: Program
+    sample: Program
+    learn: tuple[Program, ...]  # by phase
+    observe: Program  # where replay is in host memory
+    sample_keys: Program  # likewise
+
+    def traces(self) -> dict[str, int]:
+        """How often each program was traced."""
+        named = self._asdict()
+        named |= {f"learn{phase}": program for phase, program in enumerate(named.pop("learn"))}
+        return {name: program._cache_size() for name, program in named.items() if program is not None}
+
+
+@functools.lru_cache(maxsize=8)
+def compile_programs(algorithm: Algorithm) -> Programs:
+    """The programs of an algorithm; a second run of the same in one process finds them compiled."""
+
+    def act(policy: Any, exploration: Any, obs: Array, keys: Any, counter: Array) -> tuple[Array, Any, Array]:
+        """Also the counter of the next interaction, so that it need not be sent."""
+        return *algorithm.act(policy, exploration, obs, keys, counter), counter + 1
+
+    def remember(
+        memory: Any, scale: Any, obs: Array, action: Array, step: Any, restart: Restart | None, following: Array
+    ) -> Any:
+        """Also the observations of the step, which are what to act on next."""
+        result = unpack(step) if isinstance(step, PackedArrays) else step
+        return *algorithm.remember(memory, scale, obs, action, result, restart, following - 1), result.obs
+
+    on_host = algorithm if isinstance(algorithm, Sac) else None
+    return Programs(
+        act=jax.jit(act, donate_argnums=1),
+        act_best=jax.jit(over_seeds(algorithm.actor.best_action, algorithm.seeds)),
+        remember=jax.jit(remember, donate_argnums=(0, 1)),
+        cut=jax.jit(algorithm.cut, donate_argnums=(0, 1)),
+        sample=jax.jit(algorithm.sample),
+        learn=tuple(
+            jax.jit(functools.partial(algorithm.learn, phase=phase), donate_argnums=(0, 1, 2))
+            for phase in range(algorithm.phases)
+        ),
+        observe=jax.jit(on_host.observe_rewards, donate_argnums=0) if on_host else None,
+        sample_keys=jax.jit(on_host.sample_keys) if on_host else None,
+    )
+
+
+class SteppedDriver:
+    def __init__(self, config: Config, algorithm: Algorithm, simulators: HostSimulators, host_memory: Sac | None):
+        """`host_memory`: the algorithm again if its replay lives in host memory."""
+        self.config, self.algorithm, self.simulators = config, algorithm, simulators
+        self.spec, self._first_obs = simulators.spec, simulators.reset()
+        self.programs = compile_programs(algorithm)
+        self.longest_stretch = algorithm.stride
+        self.notes = simulators.notes
+        self._overlap = config.overlap and algorithm.stride == 1
+        self._host_memory = host_memory
+        self._keys = algorithm.streams(config.seeds)
+        self._compiled: set[str] = set()
+        self._handing_over: Future[None] | None = None
+        # What the device has of the host's: the host's value and the device's.
+        self._device_obs: tuple[Array, Array] = (None, None)
+        self._device_counter: tuple[int, Array] = (-1, None)
+
+    # --- the state: its first value, saved, restored
+
+    def init(self, display: Display) -> None:
+        self.display, self.simulators.report = display, display.message
+        obs = self._first_obs
+        agent = first_agent(self.algorithm, self.config.seeds, self._empty_memory(obs))
+        counters = Counters(learning_from=self.config.first_learning)
+        self.state = TrainState(None, obs, agent, self.simulators.no_episodes(), counters)
+
+    def _empty_memory(self, obs: Array) -> Any:
+        if self._host_memory:
+            return HostRing.init(self._host_memory.ring, obs)
+        return jax.jit(self.algorithm.init_memory)(obs)
+
+    def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
+        _, obs, agent, episodes, _ = self.state
+        parts = agent_groups(agent, self.algorithm.seeds, self.algorithm.ring if with_memory else None)
+        return [groups | self.simulators.groups(s, obs, episodes, with_simulator) for s, groups in enumerate(parts)]
+
+    def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
+        """Continue from a checkpoint of all seeds; where the simulator cannot, its running episodes are cut."""
+        agent = restored_agent(self.state.agent, parts, self.algorithm.ring, where)
+        obs, episodes, exact = self.simulators.restore(parts, counters.interaction)
+        self.state = TrainState(None, obs, agent, episodes, counters)
+        if not exact:
+            self._cut(obs)
+
+    def empty_memory(self) -> None:
+        """Replay was not saved: it is filled again."""
+        agent = self.state.agent._replace(memory=self._empty_memory(self.state.obs))
+        counters = self.state.counters._replace(stored=0, stored_at_update=0)
+        self.state = self.state._replace(agent=agent, counters=counters)
+
+    # --- one interaction
+
+    def advance(self, interactions: int) -> None:
+        for _ in range(interactions):
+            self.interact()
+
+    def interact(self) -> None:
+        """Act, step, remember, learn; see the module's docstring for the order."""
+        counters, algorithm, simulators = self.state.counters, self.algorithm, self.simulators
+        t = counters.interaction
+        action = self._act(t)
+        behind = self._overlap and t > counters.learning_from and not counters.learned_ahead
+        with self._learning() if behind else contextlib.nullcontext():
+            step = simulators.step(algorithm.to_simulator(simulators.ready(action)))
+        self._remember(action, step)
+        self.state = self.state._replace(
+            obs=step.result.obs,
+            episodes=simulators.follow(self.state.episodes, step),
+            counters=self.state.counters._replace(interaction=t + 1, learned_ahead=False),
+        )
+        for line in step.events:
+            self.display.message(line)
+        if not self._overlap and t >= counters.learning_from and (t + 1) % algorithm.stride == 0:
+            self._call(self._learn_program, self._learn)
+
+    def _act(self, t: int) -> Array:
+        obs, agent = self.state.obs, self.state.agent
+        if self._device_obs[0] is not obs:
+            self._device_obs = obs, jnp.asarray(obs)
+        if self._device_counter[0] != t:
+            self._device_counter = t, jnp.asarray(t, jnp.int32)
+        arguments = agent.learner.policy, agent.exploration, self._device_obs[1], self._keys, self._device_counter[1]
+        action, exploration, following = self._call("act", self.programs.act, *arguments)
+        self._device_counter = t + 1, following
+        self.state = self.state._replace(agent=agent._replace(exploration=exploration))
+        return action
+
+    def _remember(self, action: Array, step: Any) -> None:
+        agent, counters = self.state.agent, self.state.counters
+        result = step.result._replace(success=None)  # learning does not use it
+        if self._host_memory:
+            if step.restart is not None:
+                agent.memory.cut(*step.restart)
+            agent.memory.add(*jax.device_get((action, result)))
+            agent = agent._replace(scale=self.programs.observe(agent.scale, result, step.restart))
+        else:
+            sent = pack(result) if isinstance(result.obs, np.ndarray) else result
+            arguments = self._device_obs[1], action, sent, step.restart, self._device_counter[1]
+            memory, scale, obs = self._call("remember", self.programs.remember, agent.memory, agent.scale, *arguments)
+            self._device_obs = result.obs, obs
+            agent = agent._replace(memory=memory, scale=scale)
+        self.state = self.state._replace(agent=agent, counters=counters._replace(stored=counters.stored + 1))
+
+    # --- learning
+
+    @contextlib.contextmanager
+    def _learning(self) -> Iterator[None]:
+        """The updates of the interaction before run meanwhile, and are dispatched at the end."""
+        self.state = self.state._replace(counters=self.state.counters._replace(learned_ahead=True))
+        if not self.simulators.overlaps_in_a_thread or self._learn_program not in self._compiled:
+            # What compiles says so on the display, which belongs to this thread.
+            self._call(self._learn_program, self._learn)
+            yield
+            return
+        self._handing_over = self._learner_thread.submit(self._learn)
+        try:
+            yield
+        finally:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Wait until the updates are handed over: until then the state is the other thread's."""
+        if self._handing_over is not None:
+            handed_over, self._handing_over = self._handing_over, None
+            handed_over.result()
+
+    @functools.cached_property
+    def _learner_thread(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(1, "learner")
+
+    @property
+    def _learn_program(self) -> str:
+        return f"learn{self.state.counters.updates % self.algorithm.phases}"
+
+    def _learn(self) -> None:
+        """One round of updates."""
+        algorithm, agent, counters = self.algorithm, self.state.agent, self.state.counters
+        learner, _, memory, scale, sums = agent
+        if self._host_memory:
+            indices = range(counters.updates, counters.updates + algorithm.updates_per_round)
+            batches = self._host_memory.sample_on_host(
+                memory, [self.programs.sample_keys(self._keys, np.int32(index)) for index in indices]
+            )
+        else:
+            # The learner's own counter is on the device already, and says the same as `counters.updates`.
+            batches = self.programs.sample(memory, self._device_obs[1], self._keys, learner.updates)
+        learn = self.programs.learn[counters.updates % algorithm.phases]
+        learner, scale, sums = learn(learner, scale, sums, batches, self._keys)
+        self.state = self.state._replace(
+            agent=agent._replace(learner=learner, scale=scale, sums=sums),
+            counters=counters._replace(
+                updates=counters.updates + algorithm.updates_per_round, stored_at_update=counters.stored
+            ),
+        )
+
+    def _call(self, program: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Say so when a program is called for the first time: that call compiles it."""
+        if program in self._compiled:
+            return function(*arguments)
+        collecting = self.state.counters.interaction < self.state.counters.learning_from
+        self.display.phase("compiling", "the collector" if collecting else "the learner")
+        result = function(*arguments)
+        self._compiled.add(program)
+        self.display.phase("collecting" if collecting else "training")
+        return result
+
+    # --- reading
+
+    def rows(self) -> list[dict[str, float]]:
+        """Metrics since the last row, for each seed."""
+        agent = self.state.agent
+        episode_rows, episodes = self.simulators.episode_rows(self.state.episodes)
+        metrics = self.algorithm.metrics(ring_of(agent.memory), agent.scale, agent.sums)
+        agent = agent._replace(sums=self.algorithm.empty_sums())
+        self.state = self.state._replace(agent=agent, episodes=episodes)
+        return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
+
+    def evaluate(self, on_step: Callable[[], None]) -> list[list[Episode]]:
+        """Complete episodes of each seed's policy, all seeds at once."""
+        config, policy = self.config, self.state.agent.learner.policy
+        counters = self.state.counters
+        step = counters.interaction * config.env.num_envs
+        try:
+            with self.simulators.evaluation() as envs:
+                return evaluate.run_episodes_of_seeds(
+                    envs,
+                    lambda obs: self.programs.act_best(policy, obs),
+                    config.eval.episodes,
+                    [evaluate.evaluation_seed(seed, step) for seed in config.seeds],
+                    max_broken=config.env.max_faults,
+                    on_step=on_step,
+                    report=self.display.message,
+                )
+        finally:
+            if self.simulators.evaluation_cuts:
+                obs, episodes = self.simulators.restart(counters.interaction, self.state.episodes)
+                self.state = self.state._replace(obs=obs, episodes=episodes)
+                self._cut(obs)
+
+    def _cut(self, obs: Array) -> None:
+        """The simulator starts new episodes everywhere: those that were running are closed as truncated."""
+        agent, mask = self.state.agent, np.ones(obs.shape[:2], bool)
+        if self._host_memory:
+            agent.memory.cut(mask, obs)
+            agent = agent._replace(scale=normalize.forget_episodes(agent.scale, mask))
+        else:
+            memory, scale = self.programs.cut(agent.memory, agent.scale, mask, obs)
+            agent = agent._replace(memory=memory, scale=scale)
+        self.state = self.state._replace(agent=agent)
+
+    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
+        """What an update was made on, if it can still be found."""
+        agent, counters = self.state.agent, self.state.counters
+        return self.algorithm.batch_of(
+            ring_of(agent.memory), self._keys, update, seed, counters.updates, counters.stored_at_update
+        )
