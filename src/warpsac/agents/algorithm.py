@@ -1,11 +1,11 @@
 """The contract of a learning algorithm, the state it carries, and what all algorithms share.
 
-An algorithm is a frozen record of settings (static under `jax.jit`) with pure functions over all seeds: every array leads
-with the seed axis [S, ...], which `over_seeds` adds to functions written for one seed. SAC and PPO are two of them; the
-drivers in `training` know nothing else of either.
+An algorithm is a frozen record of settings (static under `jax.jit`) with pure functions over all seeds: every array
+leads with the seed axis [S, ...], which `over_seeds` adds to functions written for one seed. SAC and PPO are two of
+them; the drivers in `training` know nothing else of either.
 
-Random numbers come from counters, not from a state that is passed on: the key of seed s for its k-th action or update is
-fold_in(stream of s, k). So a resumed run, or a seed trained next to others, draws what it would have drawn anyway.
+Random numbers come from counters, not from a state that is passed on: the key of seed s for its k-th action or update
+is fold_in(stream of s, k). So a resumed run, or a seed trained next to others, draws what it would have drawn anyway.
 """
 
 from __future__ import annotations
@@ -210,5 +210,7 @@ class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
     def batch_of(
         self, memory: Memory, keys: Any, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray] | None:
-        """What an update of the recent past was made on, if it can still be found: `updates` were made by now, the last of
-        them when `stored` interactions were in memory."""
+        """What an update of the recent past was made on, if it can still be found.
+
+        `updates` were made by now, the last of them when `stored` interactions were in memory.
+        """

@@ -26,7 +26,7 @@ from warpsac.envs.robots import ASSETS, Deployment
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
 from warpsac.runs.files import free_name, in_words
-from warpsac.runs.policy import LoadedPolicy, learner_of, load_policy, require_fit
+from warpsac.runs.policy import LoadedPolicy, load_policy, require_fit
 from warpsac.training.configure import heeds
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
@@ -86,7 +86,7 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
     if robot and deployment and deployment.scene:
         robot = dataclasses.replace(robot, scene=SCENE)
         deployment = Deployment(robot, deployment.scene)
-    views, low, high = policy.agent.views, policy.info["action_low"], policy.info["action_high"]
+    views, low, high = policy.actor.views, policy.info["action_low"], policy.info["action_high"]
     if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
         raise UserError(
             f"{folder.config.task}: its robot has {robot.observation_size} observations and {len(robot.joints)} "
@@ -174,17 +174,16 @@ def largest_difference(content: bytes, policy: LoadedPolicy, obs: np.ndarray) ->
 
 def exact_actions(policy: LoadedPolicy, obs: np.ndarray) -> np.ndarray:
     """The policy's actions in [-1, 1], in float32 whatever it was trained in, with full products on a GPU too."""
-    learner: Any = learner_of(policy.agent)
-    agent: Any = policy.agent
-    agent = dataclasses.replace(agent, config=dataclasses.replace(agent.config, compute="float32-exact"))
-    return np.asarray(jax.jit(lambda rows: learner.best_action(agent, policy.policy, rows))(obs), np.float64)
+    actor: Any = policy.actor
+    actor = dataclasses.replace(actor, config=dataclasses.replace(actor.config, compute="float32-exact"))
+    return np.asarray(jax.jit(lambda rows: actor.best_action(policy.policy, rows))(obs), np.float64)
 
 
 def actor_of(policy: LoadedPolicy) -> network.Folded | ppo.ActorLayers:
     """The policy as plain arrays, of either algorithm."""
     if isinstance(policy.policy, ppo.Policy):
-        assert isinstance(policy.agent, ppo.Agent)
-        return ppo.actor_layers(policy.agent, policy.policy)
+        assert isinstance(policy.actor, ppo.PpoActor)
+        return ppo.actor_layers(policy.actor, policy.policy)
     return network.fold(policy.policy)
 
 
@@ -192,7 +191,7 @@ def _seen_in_training(policy: LoadedPolicy) -> tuple[np.ndarray, np.ndarray]:
     """Mean and variance of the actor's observations."""
     own = policy.policy
     if isinstance(own, ppo.Policy):
-        views = policy.agent.views
+        views = policy.actor.views
         return np.asarray(views.actor(own.obs.mean)), np.asarray(views.actor(own.obs.var))
     return np.asarray(own.moments.norm_in.mean), np.asarray(own.moments.norm_in.var)
 
@@ -216,7 +215,7 @@ def recorded_observations(
         env = registry.make(task, count, folder.env)
     except UserError as error:
         mean, var = _seen_in_training(policy)
-        noise = np.random.default_rng(0).standard_normal((RECORDED, policy.agent.views.actor_dim))
+        noise = np.random.default_rng(0).standard_normal((RECORDED, policy.actor.views.actor_dim))
         drawn = mean + np.sqrt(var) * noise
         return drawn.astype(np.float32), f"drawn with the mean and spread of training, because {error}"
     try:
@@ -244,7 +243,7 @@ def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray])
 def _from_task(env: contract.HostEnv, policy: LoadedPolicy) -> np.ndarray:
     obs, rows = env.reset(0), []
     for _ in range(RECORDED // env.spec.num_envs):
-        rows.append(policy.agent.views.actor(obs))
+        rows.append(policy.actor.views.actor(obs))
         env.send(policy.normalized(obs))
         obs = env.recv().result.obs
     return np.concatenate(rows)

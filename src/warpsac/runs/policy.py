@@ -10,18 +10,16 @@ import jax
 import numpy as np
 
 from warpsac.runs import checkpoint
-from warpsac.agents.ppo import learner as ppo
+from warpsac.agents.algorithm import Actor
+from warpsac.agents.ppo.learner import PpoActor
 from warpsac.runs import pytree
 from warpsac.runs import run_folder
-from warpsac.agents.sac import learner as sac
-from warpsac.config.schema import Config
+from warpsac.agents.sac.learner import SacActor
+from warpsac.config.schema import PPO, Config
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.contract import rescale
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
-
-Agent = sac.Agent | ppo.Agent
-
 
 class LoadedPolicy:
     """The deterministic policy of a run.
@@ -30,13 +28,13 @@ class LoadedPolicy:
     enough), it returns actions in the simulator's own range.
     """
 
-    def __init__(self, agent: Agent, policy: sac.Policy | ppo.Policy, step: int, info: dict[str, Any]):
-        self.agent = agent
+    def __init__(self, actor: Actor, policy: Any, step: int, info: dict[str, Any]):
+        self.actor = actor
         self.policy = policy
         self.step = step
         """Environment steps after which it was saved."""
         self.info = info
-        self._act = jax.jit(lambda obs: learner_of(agent).best_action(agent, policy, obs))
+        self._act = jax.jit(lambda obs: actor.best_action(policy, obs))
 
     def normalized(self, obs: np.ndarray) -> np.ndarray:
         """Actions [N, A] in [-1, 1] for observations [N, D]."""
@@ -44,7 +42,7 @@ class LoadedPolicy:
 
     def __call__(self, obs: Any) -> np.ndarray:
         rows = np.asarray(obs, np.float32)
-        views = self.agent.views
+        views = self.actor.views
         if rows.shape[-1:] not in ((views.obs_dim,), (views.actor_dim,)) or rows.ndim > 2:
             raise ValueError(
                 f"observation has shape {rows.shape}; expected [{views.actor_dim}] or [N, {views.actor_dim}]"
@@ -84,20 +82,14 @@ def load_policy(run: Path | str) -> LoadedPolicy:
     if found is None:
         raise UserError(f"{folder.path}: has no good checkpoint")
     spec = found.info["env_spec"]
-    agent = _agent_of(folder.config, spec)
-    template = learner_of(agent).init_policy(agent)
-    policy = pytree.restore(template, found.arrays["policy"], str(found.path))
-    return LoadedPolicy(agent, policy, found.step, spec)
+    actor = _actor_of(folder.config, spec)
+    policy = pytree.restore(actor.init_policy(), found.arrays["policy"], str(found.path))
+    return LoadedPolicy(actor, policy, found.step, spec)
 
 
-def _agent_of(config: Config, spec: dict[str, Any]) -> Agent:
+def _actor_of(config: Config, spec: dict[str, Any]) -> Actor:
     views = ObsViews(spec["obs_dim"], spec["actor_dim"], spec["critic_start"])
     action_dim = len(spec["action_low"])
-    if config.algo == "ppo":
-        return ppo.Agent(config.ppo, views, action_dim)
-    return sac.Agent(config.learner, views, action_dim, config.horizon_updates)
-
-
-def learner_of(agent: Agent) -> Any:
-    """The module whose agent it is: both offer `init_policy` and `best_action`."""
-    return ppo if isinstance(agent, ppo.Agent) else sac
+    if config.algo == PPO:
+        return PpoActor(config.ppo, views, action_dim)
+    return SacActor(config.learner, views, action_dim, config.horizon_updates)

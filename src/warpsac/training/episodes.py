@@ -86,8 +86,9 @@ class HostEpisodes(NamedTuple):
             columns = (part[f"ended_{name}"].tolist() for name in ("env", "total", "length", "success"))
             return [Episode(e, t, n, None if s < 0 else bool(s)) for e, t, n, s in zip(*columns, strict=True)]
 
-        arrays = (np.stack([part[name] for part in parts]) for name in ("total", "length", "success", "faults"))
-        return cls(*arrays, [ended(part) for part in parts])
+        names = ("total", "length", "success", "faults")
+        total, length, success, faults = (np.stack([part[name] for part in parts]) for name in names)
+        return cls(total, length, success, faults, [ended(part) for part in parts])
 
 
 def summary(episodes: Sequence[Episode], prefix: str) -> dict[str, float]:

@@ -60,9 +60,9 @@ def run_episodes_of_seeds(
 ) -> list[list[Episode]]:
     """Exactly `episodes` complete episodes of each seed, all seeds at once; `policy` acts for all, [S, N, ...].
 
-    They are divided evenly over the environments beforehand: environment i runs the i-th, (i + N)-th, ... whatever their
-    lengths, since taking those that end first would prefer short ones. `on_step` is called after each step; what it raises
-    ends the evaluation. `report` receives events worth showing, such as lost worker processes.
+    They are divided evenly over the environments beforehand: environment i runs the i-th, (i + N)-th, ... whatever
+    their lengths, since taking those that end first would prefer short ones. `on_step` is called after each step; what
+    it raises ends the evaluation. `report` receives events worth showing, such as lost worker processes.
     """
     task, num_envs = envs.spec.task, envs.spec.num_envs
     quota = np.array([[len(range(i, episodes, num_envs)) for i in range(num_envs)] for _ in seeds])
@@ -76,7 +76,7 @@ def run_episodes_of_seeds(
         obs = step.result.obs
         for line in step.events:
             report(line)
-        wanted = quota.any(axis=1)  # seeds that still have episodes to run
+        wanted: np.ndarray = quota.max(axis=1) > 0  # seeds that still have episodes to run
         if step.restart is not None:
             broken += step.restart.mask & wanted[:, None]
             if broken.max() >= max_broken:

@@ -1,8 +1,8 @@
 """The driver of simulators written in JAX: simulator and learner are one compiled program.
 
-A whole stretch of interactions is one call: act, step, remember and learn run in a loop on the device, with donated state,
-and the host is needed only for rows, evaluations and checkpoints. The order is strict. The number of interactions is an
-argument, so one program serves every stretch.
+A whole stretch of interactions is one call: act, step, remember and learn run in a loop on the device, with donated
+state, and the host is needed only for rows, evaluations and checkpoints. The order is strict. The number of
+interactions is an argument, so one program serves every stretch.
 """
 
 from __future__ import annotations
@@ -80,8 +80,10 @@ def advance(
     phase: int,
     rounds: int,
 ) -> TrainState:
-    """`repeats` times `rounds` rounds, each `stride` interactions and what is learned from them; the first interaction is
-    number `counter`, the first update of phase `phase`."""
+    """`repeats` times `rounds` rounds, each `stride` interactions and what is learned from them.
+
+    The first interaction is number `counter`, the first update of phase `phase`.
+    """
     stride = algorithm.stride
 
     def one(first: Array, state: TrainState, phase: int) -> TrainState:
@@ -245,7 +247,8 @@ class FusedDriver:
 
     def _arguments(self, repeats: int) -> tuple[TrainState, Any, np.int32, np.int32]:
         counter = np.int32(self.state.counters.interaction)
-        return self.state._replace(counters=None), self._keys, counter, np.int32(repeats)
+        on_device: Any = self.state._replace(counters=())  # type: ignore[arg-type]  # counters are the host's
+        return on_device, self._keys, counter, np.int32(repeats)
 
     def _program(self, learning: bool, rounds: int) -> dict[str, Any]:
         """What the compiled program depends on, besides the algorithm and the simulator."""
@@ -303,7 +306,7 @@ class FusedDriver:
 
 
 def make_envs(config: Config, resumed: bool) -> tuple[JaxEnv, JaxEnv]:
-    """The environments of training and of evaluation; what this driver cannot do is said before anything is compiled."""
+    """The environments of training and of evaluation; what is impossible here is said before anything is compiled."""
     episodes = config.eval.episodes
     if config.eval.num_envs != episodes:
         raise ConfigError("eval.num_envs", config.eval.num_envs, f"must equal eval.episodes = {episodes} here")

@@ -1,7 +1,7 @@
 """The training loop: collect, learn, log, evaluate, save, stop. Read `Loop.run` first.
 
-How interactions are made is the driver's affair (`stepped`, `fused`), what is learned from them the algorithm's (`agents`).
-What happens between two stretches of interactions is here.
+How interactions are made is up to the driver (`stepped`, `fused`), what is learned from them up to the algorithm
+(`agents`). What happens between two stretches of interactions is here.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Loop:
             if arrays is not None:
                 path = run.path / "bad_batch.npz"
                 with contextlib.suppress(OSError):  # what stopped training matters more
-                    np.savez(path, update=update, **arrays)
+                    np.savez(path, **{"update": np.asarray(update), **arrays})  # type: ignore[arg-type]
                 what += f"; its minibatch is in {path}"
             raise self._not_finite(run, what)
 

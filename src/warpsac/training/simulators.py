@@ -1,9 +1,9 @@
-"""The simulators of all seeds that are stepped from Python: on the host, or on torch tensors without leaving the device.
+"""The simulators of all seeds that are stepped from Python: on the host, or on torch tensors on the device.
 
-Both give the stepped driver the same things: steps, training episodes, environments to evaluate on, and what a checkpoint
-keeps of them. On torch, observations, actions and results stay on the device and episodes are followed there. A torch
-simulator that exists once in a process is evaluated in the training environments: their running episodes are cut, and
-training continues with new ones.
+Both give the stepped driver the same things: steps, training episodes, environments to evaluate on, and what a
+checkpoint keeps of them. On torch, observations, actions and results stay on the device and episodes are followed
+there. A torch simulator that exists once in a process is evaluated in the training environments: their running episodes
+are cut, and training continues with new ones.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class HostSimulators:
 
     @property
     def overlaps_in_a_thread(self) -> bool:
-        """Handing updates to a GPU takes about as long as a simulator's step, so another thread does it meanwhile. On a CPU
-        the simulator needs the cores more."""
+        """Handing updates to a GPU takes about as long as a simulator's step, so another thread does it meanwhile. On a
+        CPU the simulator needs the cores more."""
         return not devices.on_cpu()
 
     def ready(self, action: Array) -> Array:

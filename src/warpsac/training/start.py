@@ -126,6 +126,7 @@ def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -
         algorithm = make_algorithm(config, env.spec)
         placement = _placement(algorithm.ring, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
+    from warpsac.agents.sac.algorithm import Sac
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
 
@@ -277,7 +278,8 @@ def _restore(driver: Driver, checkpoints: list[Checkpoint], config: Config, disp
     refilled = max(counters.learning_from, counters.interaction + config.first_learning)
     driver.state = driver.state._replace(counters=counters._replace(learning_from=refilled))
     display.message(
-        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before learning continues"
+        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before "
+        "learning continues"
     )
 
 

@@ -1,8 +1,8 @@
 """The state of a training run, for all seeds: one record, made, saved and restored here.
 
 A checkpoint holds, for each seed, groups of named arrays: `policy`, `learner`, `interaction` (exploration noise, reward
-scale, sums of metrics), `replay`, `episodes` and what the simulator saves of itself (`env`, `curriculum`). The counters go
-into its manifest.
+scale, sums of metrics), `replay`, `episodes` and what the simulator saves of itself (`env`, `curriculum`). The counters
+go into its manifest.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from warpsac.replay.ring import Ring, RingSpec
 from warpsac.replay.snapshot import join_seeds, take_seed
 from warpsac.runs import pytree
 from warpsac.runs.checkpoint import Checkpoint
-from warpsac.training.device_episodes import DeviceEpisodes
-from warpsac.training.episodes import HostEpisodes
 from warpsac.types import Array
 
 Groups = dict[str, dict[str, np.ndarray]]  # of one seed: group -> name -> array
@@ -52,7 +50,8 @@ class TrainState(NamedTuple):
     obs: Array
     """[S, N, D], what will be acted on next."""
     agent: AgentState
-    episodes: DeviceEpisodes | HostEpisodes
+    episodes: Any
+    """`DeviceEpisodes`, or `HostEpisodes` of a simulator on the host."""
     counters: Counters
 
 

@@ -1,11 +1,12 @@
 """The driver of simulators that are stepped from Python: act, step, remember, learn.
 
-`SteppedDriver.interact` is one interaction in the order in which it happens. With `overlap` the updates of the interaction
-before run on the device while the simulator steps, so the policy acts with the parameters of one interaction before, always
-by exactly one; without it the order is strict. PPO is always strict, and learns when its rollout is complete.
+`SteppedDriver.interact` is one interaction in the order in which it happens. With `overlap` the updates of the
+interaction before run on the device while the simulator steps, so the policy acts with the parameters of one
+interaction before, always by exactly one; without it the order is strict. PPO is always strict, and learns when its
+rollout is complete.
 
-Calls return as soon as the work is dispatched; only reading an action, metrics or a checkpoint waits. An interaction sends
-the device one array, the packed step: observations to act on and counters are there already.
+Calls return as soon as the work is dispatched; only reading an action, metrics or a checkpoint waits. An interaction
+sends the device one array, the packed step: observations to act on and counters are there already.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def compile_programs(algorithm: Algorithm) -> Programs:
         result = unpack(step) if isinstance(step, PackedArrays) else step
         return *algorithm.remember(memory, scale, obs, action, result, restart, following - 1), result.obs
 
-    on_host = algorithm if isinstance(algorithm, Sac) else None
+    sac = algorithm if isinstance(algorithm, Sac) else None
     return Programs(
         act=jax.jit(act, donate_argnums=1),
         act_best=jax.jit(over_seeds(algorithm.actor.best_action, algorithm.seeds)),
@@ -138,8 +139,8 @@ def compile_programs(algorithm: Algorithm) -> Programs:
             jax.jit(functools.partial(algorithm.learn, phase=phase), donate_argnums=(0, 1, 2))
             for phase in range(algorithm.phases)
         ),
-        observe=jax.jit(on_host.observe_rewards, donate_argnums=0) if on_host else None,
-        sample_keys=jax.jit(on_host.sample_keys) if on_host else None,
+        observe=jax.jit(sac.observe_rewards, donate_argnums=0) if sac else None,
+        sample_keys=jax.jit(sac.sample_keys) if sac else None,
     )
 
 
@@ -148,8 +149,8 @@ class SteppedDriver:
         """`host_memory`: the algorithm again if its replay lives in host memory."""
         self.config, self.algorithm, self.simulators = config, algorithm, simulators
         self.spec, self._first_obs = simulators.spec, simulators.reset()
-        self.programs = compile_programs(algorithm)
-        self.longest_stretch = algorithm.stride
+        self.programs: Programs = compile_programs(algorithm)  # type: ignore[arg-type]
+        self.longest_stretch: int | None = algorithm.stride
         self.notes = simulators.notes
         self._overlap = config.overlap and algorithm.stride == 1
         self._host_memory = host_memory

@@ -130,8 +130,8 @@ class Sac:
     ) -> tuple[Array, Exploration]:
         """Exploring actions [S, N, A] of the current policy; uniform ones during the warm-up.
 
-        The device decides which: one program serves the warm-up and the interaction that ends it, which is the first to be
-        followed by updates.
+        The device decides which: one program serves the warm-up and the interaction that ends it, which is the first
+        to be followed by updates.
         """
 
         def one(policy: Policy, exploration: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
