@@ -181,7 +181,7 @@ def test_one_option_sets_the_depth_of_actor_and_critics(blocks: int) -> None:
         (["probe-point"], "warpsac-l", "cpu", "data-limited regime (1 environment of your own task)"),
         (["probe-point", "--env.num-envs", "63"], "warpsac-l", "cpu", "(63 environments of your own task)"),
         (["probe-point", "--env.num-envs=64"], "warpsac-a", "mjlab", "data-abundant regime (64 environments of"),
-        (["probe-point", "--env.num_envs", "64", "--variant", "flashsac"], "flashsac", "mjlab", "flashsac: as asked"),
+        (["probe-point", "--env.num_envs", "64", "--variant", "flashsac"], "flashsac", "mjlab", "flashsac: as requested"),
     ],
 )
 def test_the_regime_chooses_the_variant_and_says_why(words: list[str], variant: str, profile: str, reason: str) -> None:
