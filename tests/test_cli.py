@@ -20,6 +20,7 @@ from warpsac import cli
 from warpsac.config.profiles import PROFILES, resolve
 from warpsac.config.schema import Config
 from warpsac.config.validation import from_json, override, to_json
+from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training import start as training
@@ -181,7 +182,12 @@ def test_one_option_sets_the_depth_of_actor_and_critics(blocks: int) -> None:
         (["probe-point"], "warpsac-l", "cpu", "data-limited regime (1 environment of your own task)"),
         (["probe-point", "--env.num-envs", "63"], "warpsac-l", "cpu", "(63 environments of your own task)"),
         (["probe-point", "--env.num-envs=64"], "warpsac-a", "mjlab", "data-abundant regime (64 environments of"),
-        (["probe-point", "--env.num_envs", "64", "--variant", "flashsac"], "flashsac", "mjlab", "flashsac: as requested"),
+        (
+            ["probe-point", "--env.num_envs", "64", "--variant", "flashsac"],
+            "flashsac",
+            "mjlab",
+            "flashsac: as requested",
+        ),
     ],
 )
 def test_the_regime_chooses_the_variant_and_says_why(words: list[str], variant: str, profile: str, reason: str) -> None:
@@ -206,7 +212,9 @@ def test_invalid_settings_name_field_value_and_range(capsys: pytest.CaptureFixtu
     assert complaint("--seeds", "1", "1") == "seeds = (1, 1): must not name a seed twice"
 
 
-def test_words_that_are_no_option_or_no_number_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_are_no_option_or_no_number_are_refused_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for words in (["--replay.batch-size", "many"], ["--replay.batchsize", "3"], ["--replay.sampler", "best"]):
         assert main("train", "probe-point", *words) == 2
         error = capsys.readouterr().err
@@ -340,7 +348,7 @@ def test_sigterm_leaves_a_command_through_its_finally_clauses(
         finally:
             left.append("cleanly")
 
-    monkeypatch.setattr(cli.task_list, "run", listing)
+    monkeypatch.setattr(task_list, "command", listing)
     assert main("tasks") == 143
     assert (left, capsys.readouterr().err) == (["cleanly"], "warpsac: interrupted\n")
     assert signal.getsignal(signal.SIGTERM) is before
@@ -382,7 +390,7 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
     assert process.returncode == 128 + number
     assert error == ""
     assert "stopping as soon as it can, and saving; once more stops at once, without saving\n" in out
-    assert f"stopped by {number.name}; go on with: warpsac train --resume {run}" in out
+    assert f"stopped by {number.name}; resume with: warpsac train --resume {run}" in out
     assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
     (step,) = checkpoint.steps(run / "checkpoints")[-1:]
     assert step < 6000

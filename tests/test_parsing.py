@@ -109,7 +109,7 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         parse(Options, ["--help"], "tool")
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    for line in ("How long.", "--episodes INT ", "--workers INT|auto ", "--seeds [INT [INT ...]] "):
+    for line in ("How long.", "--episodes INT|None ", "--workers INT|auto ", "--seeds [INT [INT ...]] "):
         assert line in out
     assert "{None}" not in out
 

@@ -1,6 +1,6 @@
 """Ranges that settings declare next to their type, and the check that every one of them holds.
 
-    episodes: Annotated[int, at_least(1)] = 50
+episodes: Annotated[int, at_least(1)] = 50
 """
 
 from __future__ import annotations

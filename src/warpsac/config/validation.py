@@ -20,7 +20,7 @@ Rule = tuple[str, bool, str]  # the setting, whether it holds, what is allowed
 
 
 def validate(config: Config) -> Config:
-    """The config, shorthands expanded, if every setting is valid; else a ConfigError that names the first invalid one."""
+    """The config, shorthands expanded; a ConfigError for the first invalid setting."""
     _require(config, _algorithm_rules(config))
     check_ranges(config)
     config = _expanded(config)
