@@ -11,8 +11,7 @@ import tyro
 
 from warpsac.config import command_line
 from warpsac.config.command_line import parse
-from warpsac.config.constraints import Count
-from warpsac.config.schema import Config
+from warpsac.config.schema import Config, Count
 from warpsac.errors import ConfigError, UserError
 
 

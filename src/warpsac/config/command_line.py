@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from warpsac.config.constraints import check_ranges
+from warpsac.config.validation import check_ranges
 from warpsac.errors import UserError
 
 try:  # tyro's structured errors, a private module since 1.0.14; without it tyro prints its own, of several lines

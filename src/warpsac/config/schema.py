@@ -1,55 +1,63 @@
 """Every setting of a run: frozen dataclasses that are the config file, the command line and the record.
 
-Each field declares its range (see `constraints`) and its --help text. `profiles` fills the fields in for a task;
-`validation` checks the rules between them and reads them from files.
+Each field declares its range, as in `episodes: Annotated[int, at_least(1)]`, and its --help text. `profiles` fills the
+fields in for a task; `validation` checks them and reads them from files.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
-
-from warpsac.config.constraints import (
-    POSITIVE,
-    SEED,
-    Constraint,
-    Count,
-    CountOrZero,
-    Discount,
-    Positive,
-    PositiveOrZero,
-    Share,
-    at_least,
-)
 
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
 ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
 
-# Ranges of single settings; those of several are in `constraints`.
-Blocks = Annotated[int, Constraint("must be 1, 2 or 3", lambda count: count in (1, 2, 3))]
-Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
+
+@dataclass(frozen=True)
+class Constraint:
+    allowed: str  # the end of the error message: "must be at least 1"
+    holds: Callable[[Any], bool]
+
+
+def at_least(low: int) -> Constraint:
+    return Constraint(f"must be at least {low}", lambda value: value >= low)
+
+
+POSITIVE = Constraint("must be positive and finite", lambda value: 0 < value < math.inf)
+SEED = Constraint("must lie in 0..2147483647", lambda seed: 0 <= seed < 2**31)
+Count = Annotated[int, at_least(1)]
+CountOrZero = Annotated[int, at_least(0)]
+Positive = Annotated[float, POSITIVE]
+PositiveOrZero = Annotated[float, Constraint("must be at least 0 and finite", lambda value: 0 <= value < math.inf)]
 Fraction = Annotated[float, Constraint("must lie in 0..1", lambda value: 0 <= value <= 1)]
-Widths = Annotated[
-    tuple[int, ...],
-    Constraint("must hold one width or more, each at least 1", lambda widths: bool(widths) and min(widths) >= 1),
-]
-Workers = Annotated[
-    int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
-]
-Timeout = Annotated[float, Constraint("must be positive and finite (seconds)", POSITIVE.holds)]
-TimeBudget = Annotated[float, Constraint("must be positive (seconds)", lambda seconds: seconds > 0)]
-Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]
-DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215", lambda steps: abs(steps) < 2**24)]
+PositiveFraction = Annotated[float, Constraint("must be above 0 and at most 1", lambda value: 0 < value <= 1)]
+Discount = Annotated[float, Constraint("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
+Seed = Annotated[int, SEED]
 Seeds = Annotated[
     tuple[int, ...],
     Constraint("must name at least one seed", bool),
     Constraint("must not name a seed twice", lambda seeds: len(set(seeds)) == len(seeds)),
     Constraint(SEED.allowed, lambda seeds: all(map(SEED.holds, seeds))),
 ]
+Widths = Annotated[
+    tuple[int, ...],
+    Constraint("must hold one width or more, each at least 1", lambda widths: bool(widths) and min(widths) >= 1),
+]
+Blocks = Annotated[int, Constraint("must be 1, 2 or 3", lambda count: count in (1, 2, 3))]
+Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
+Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]
+DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215", lambda steps: abs(steps) < 2**24)]
+Workers = Annotated[
+    int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
+]
+Timeout = Annotated[float, Constraint("must be positive and finite (seconds)", POSITIVE.holds)]
+TimeBudget = Annotated[float, Constraint("must be positive (seconds)", lambda seconds: seconds > 0)]
 FolderName = Annotated[
     str,
     Constraint("must be a plain folder name without '/'", lambda name: name not in ("", ".", "..") and "/" not in name),
@@ -98,7 +106,7 @@ class ReplayConfig:
     """Rewards summed before bootstrapping."""
     decay_steps: DecaySteps = 80_000
     """Sample Weight Decay horizon T, in interactions: weight 1 - age / T; 0: uniform; negative: prefer old ones."""
-    weight_floor: Share = 0.1
+    weight_floor: PositiveFraction = 0.1
     """Smallest weight of an old transition, relative to the newest."""
     sampler: Literal["exact", "buckets"] = "exact"
     """Exact age law, or the published approximation with 2000 buckets."""
@@ -142,7 +150,7 @@ class LearnerConfig:
     """Learning rate at the end of the horizon (cosine decay in between)."""
     schedule: Literal["per-optimizer", "shared"] = "per-optimizer"
     """per-optimizer: the rate follows each optimizer's own updates; shared: the critic's, as in earlier versions."""
-    tau: Share = 0.01
+    tau: PositiveFraction = 0.01
     """Step of the target critic towards the critic, per update."""
     policy_delay: Count = 2
     """Critic updates for each actor update."""

@@ -1,4 +1,4 @@
-"""Configs that hold: the rules between settings; configs from JSON files and from mappings of changes."""
+"""Configs that hold: the range of every setting, the rules between them; configs from JSON files and mappings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from warpsac.config.constraints import check_ranges
 from warpsac.config.profiles import PROFILES, VARIANTS, wrong_variant
-from warpsac.config.schema import PPO, Algo, Config, LearnerConfig, PpoConfig, ReplayConfig
+from warpsac.config.schema import PPO, Algo, Config, Constraint, LearnerConfig, PpoConfig, ReplayConfig
 from warpsac.errors import ConfigError, UserError
 
 Rule = tuple[str, bool, str]  # the setting, whether it holds, what is allowed
@@ -26,6 +25,26 @@ def validate(config: Config) -> Config:
     config = _expanded(config)
     _require(config, itertools.chain(_rules(config), _ppo_rules(config) if config.algo == PPO else _sac_rules(config)))
     return config
+
+
+def check_ranges(settings: Any, prefix: str = "") -> None:
+    """Raise a ConfigError for the first field of a dataclass, nested ones included, that is out of its range."""
+    for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
+        value = getattr(settings, name)
+        if dataclasses.is_dataclass(value):
+            check_ranges(value, f"{prefix}{name}.")
+        elif value is not None:
+            for constraint in _declared(hint):
+                if not constraint.holds(value):
+                    raise ConfigError(prefix + name, value, constraint.allowed)
+
+
+def _declared(hint: Any) -> Iterator[Constraint]:
+    """The constraints in a type, also in a member of a union: `Count | None`."""
+    if isinstance(hint, Constraint):
+        yield hint
+    for part in typing.get_args(hint):
+        yield from _declared(part)
 
 
 def _require(config: Config, rules: Iterator[Rule]) -> None:
@@ -145,29 +164,22 @@ def _merged(base: Any, changes: Any, where: str, path: str = "") -> Any:
 
 def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
     """The value as the field's type (lists become tuples, ints stand for floats, 1e6 for an int), or a ConfigError."""
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        kinds = [kind for kind in args if kind is not type(None)]
-        for kind in kinds:
-            try:
-                return _typed(kind, value, where, path)
-            except ConfigError:
-                if len(kinds) == 1:
-                    raise
-        names = (", ".join(map(str, typing.get_args(kind))) or f"of type {kind.__name__}" for kind in kinds)
-        raise ConfigError(path, value, f"must be {' or '.join(names)} (in {where})")
-    if origin is Literal:
-        if value not in args:
-            raise ConfigError(path, value, f"must be one of {', '.join(map(str, args))} (in {where})")
-        return value
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_typed(args[0], item, where, path) for item in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, origin or hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(path, value, f"must be of type {getattr(hint, '__name__', hint)} (in {where})")
-    return value
+    names = []
+    for kind in typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else [hint]:
+        origin, args = typing.get_origin(kind), typing.get_args(kind)
+        if origin is tuple and isinstance(value, list | tuple):
+            return tuple(_typed(args[0], item, where, path) for item in value)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if kind is int and isinstance(value, float) and value.is_integer():
+            return int(value)
+        if origin is Literal:
+            fits, name = value in args, ("one of " if len(args) > 1 else "") + ", ".join(args)
+        else:
+            fits = isinstance(value, origin or kind) and not (kind is int and isinstance(value, bool))
+            name = f"of type {kind.__name__}"
+        if fits:
+            return value
+        if kind is not types.NoneType:
+            names.append(name)
+    raise ConfigError(path, value, f"must be {' or '.join(names)} (in {where})")

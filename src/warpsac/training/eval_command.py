@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from warpsac.config.constraints import Count, Seed
+from warpsac.config.schema import Count, Seed
 from warpsac.envs import registry
 from warpsac.runs import run_folder
 from warpsac.runs.policy import load_policy, require_fit

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from warpsac.config.constraints import Count, Seed
+from warpsac.config.schema import Count, Seed
 from warpsac.envs import registry
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
