@@ -47,6 +47,7 @@ def test_what_is_right_is_parsed() -> None:
         ("--total-steps inf", "--total-steps: inf is not a whole number"),
         ("--total-steps", "--total-steps: needs a value"),
         ("--command 1 2", "--command: needs 3 values"),
+        ("--command 1 2 c", "--command: c is not a number"),
         ("--seeds 1,2,3", "--seeds: 1,2,3 is not a whole number; separate several values by spaces"),
         ("--workers four", "--workers: four is not a whole number, nor 'auto'"),
         ("--episodes x", "--episodes: x is not a whole number"),

@@ -128,6 +128,7 @@ READERS: dict[Any, tuple[str, int | Literal["*"], Callable[[list[str]], Any]]] =
     str: ("STR", 1, lambda words: words[0]),
     tuple[int, ...]: ("[INT [INT ...]]", "*", _whole_numbers),
     tuple[str, ...]: ("[STR [STR ...]]", "*", tuple),
+    tuple[float, float, float]: ("FLOAT FLOAT FLOAT", 3, lambda words: tuple(map(_number, words))),
 }
 
 
