@@ -325,8 +325,8 @@ def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setattr(play, "record", lambda policy, *rest: asked.append(rest) or play.Filmed(1200, (12.0, 13.0)))
     assert main("play", str(run), "--steps", "9") == 0
     assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
-    told = "1,200 steps, 2 episodes, mean return 12.5"
-    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} ({told})\n")
+    summary = "1,200 steps, 2 episodes, mean return 12.5"
+    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} ({summary})\n")
     assert main("play", str(run), "--agent", "random") == 0
     env = run_folder.open_run(run).config.env
     assert asked == [
@@ -378,8 +378,8 @@ def wait_for_rows(out: Path, process: Any, count: int) -> Path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
-    """A training program, interrupted at some moment and gone on with, equals one that was left alone."""
+def test_a_signal_saves_says_how_to_resume_and_sets_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    """A training program that is interrupted at some moment and resumed equals one that was left alone."""
     longer = "--total-steps=6000 --checkpoint.every=1500 --eval.every=0 --learner.policy-delay=1"
     reference = tmp_path / "reference"
     config, _ = cli.train_config(["probe-point", *f"{SMALL} {longer}".split(), "--out", str(reference)])
@@ -406,7 +406,7 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
 def test_a_second_signal_stops_at_once_and_says_what_is_saved(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the first is being heeded: here in the midst of saving."""
+    """While the first one is being handled: here while saving."""
     begun = training.train(tiny(tmp_path, stop_at=60)).runs[0]
 
     def twice(self: Any) -> int:
@@ -514,8 +514,8 @@ def test_a_simulator_that_has_to_be_compiled_says_so(
 ) -> None:
     monkeypatch.setattr(play, "record", lambda *_: play.Filmed(9, (3.0,)))
     assert main("play", "probe-native", "--agent", "zero") == 0
-    told = "video: probe-native-zero.mp4 (9 steps, return 3.0)"
-    assert capsys.readouterr().out == f"compiling the simulator ...\n{told}\n"
+    summary = "video: probe-native-zero.mp4 (9 steps, return 3.0)"
+    assert capsys.readouterr().out == f"compiling the simulator ...\n{summary}\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

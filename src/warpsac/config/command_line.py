@@ -132,11 +132,18 @@ READERS: dict[Any, tuple[str, int | Literal["*"], Callable[[list[str]], Any]]] =
 }
 
 
+def _plain(hint: Any) -> Any:
+    """Without annotations, and without typing.Tuple, which tyro makes of a tuple of fixed length."""
+    if typing.get_origin(hint) is tuple:
+        return types.GenericAlias(tuple, typing.get_args(hint))
+    return hint.__origin__ if typing.get_origin(hint) is Annotated else hint
+
+
 @RULES.primitive_rule
 def _rule(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
     """The types above, also in unions: `int | None` is shown as INT|None, `int | Literal["auto"]` as INT|auto."""
     members = typing.get_args(kind.type) if kind.type_origin in (typing.Union, types.UnionType) else [kind.type]
-    plain = [hint.__origin__ if typing.get_origin(hint) is Annotated else hint for hint in members]
+    plain = [_plain(hint) for hint in members]
     reader = next((READERS[hint] for hint in plain if hint in READERS), None)
     if reader is None:
         return None
