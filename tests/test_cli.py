@@ -20,6 +20,7 @@ from warpsac import cli
 from warpsac.config.profiles import PROFILES, resolve
 from warpsac.config.schema import Config
 from warpsac.config.validation import from_json, override, to_json
+from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training import start as training
@@ -181,7 +182,12 @@ def test_one_option_sets_the_depth_of_actor_and_critics(blocks: int) -> None:
         (["probe-point"], "warpsac-l", "cpu", "data-limited regime (1 environment of your own task)"),
         (["probe-point", "--env.num-envs", "63"], "warpsac-l", "cpu", "(63 environments of your own task)"),
         (["probe-point", "--env.num-envs=64"], "warpsac-a", "mjlab", "data-abundant regime (64 environments of"),
-        (["probe-point", "--env.num_envs", "64", "--variant", "flashsac"], "flashsac", "mjlab", "flashsac: as asked"),
+        (
+            ["probe-point", "--env.num_envs", "64", "--variant", "flashsac"],
+            "flashsac",
+            "mjlab",
+            "flashsac: as requested",
+        ),
     ],
 )
 def test_the_regime_chooses_the_variant_and_says_why(words: list[str], variant: str, profile: str, reason: str) -> None:
@@ -206,7 +212,9 @@ def test_invalid_settings_name_field_value_and_range(capsys: pytest.CaptureFixtu
     assert complaint("--seeds", "1", "1") == "seeds = (1, 1): must not name a seed twice"
 
 
-def test_words_that_are_no_option_or_no_number_are_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_are_no_option_or_no_number_are_refused_without_a_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for words in (["--replay.batch-size", "many"], ["--replay.batchsize", "3"], ["--replay.sampler", "best"]):
         assert main("train", "probe-point", *words) == 2
         error = capsys.readouterr().err
@@ -317,8 +325,8 @@ def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     monkeypatch.setattr(play, "record", lambda policy, *rest: asked.append(rest) or play.Filmed(1200, (12.0, 13.0)))
     assert main("play", str(run), "--steps", "9") == 0
     assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
-    told = "1,200 steps, 2 episodes, mean return 12.5"
-    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} ({told})\n")
+    summary = "1,200 steps, 2 episodes, mean return 12.5"
+    assert capsys.readouterr().out.startswith(f"video: {run / 'policy.mp4'} ({summary})\n")
     assert main("play", str(run), "--agent", "random") == 0
     env = run_folder.open_run(run).config.env
     assert asked == [
@@ -340,7 +348,7 @@ def test_sigterm_leaves_a_command_through_its_finally_clauses(
         finally:
             left.append("cleanly")
 
-    monkeypatch.setattr(cli.task_list, "run", listing)
+    monkeypatch.setattr(task_list, "command", listing)
     assert main("tasks") == 143
     assert (left, capsys.readouterr().err) == (["cleanly"], "warpsac: interrupted\n")
     assert signal.getsignal(signal.SIGTERM) is before
@@ -370,8 +378,8 @@ def wait_for_rows(out: Path, process: Any, count: int) -> Path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
-    """A training program, interrupted at some moment and gone on with, equals one that was left alone."""
+def test_a_signal_saves_says_how_to_resume_and_sets_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
+    """A training program that is interrupted at some moment and resumed equals one that was left alone."""
     longer = "--total-steps=6000 --checkpoint.every=1500 --eval.every=0 --learner.policy-delay=1"
     reference = tmp_path / "reference"
     config, _ = cli.train_config(["probe-point", *f"{SMALL} {longer}".split(), "--out", str(reference)])
@@ -382,7 +390,7 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
     assert process.returncode == 128 + number
     assert error == ""
     assert "stopping as soon as it can, and saving; once more stops at once, without saving\n" in out
-    assert f"stopped by {number.name}; go on with: warpsac train --resume {run}" in out
+    assert f"stopped by {number.name}; resume with: warpsac train --resume {run}" in out
     assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
     (step,) = checkpoint.steps(run / "checkpoints")[-1:]
     assert step < 6000
@@ -398,7 +406,7 @@ def test_a_signal_saves_says_how_to_go_on_and_is_told_by_the_exit_code(tmp_path:
 def test_a_second_signal_stops_at_once_and_says_what_is_saved(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """While the first is being heeded: here in the midst of saving."""
+    """While the first one is being handled: here while saving."""
     begun = training.train(tiny(tmp_path, stop_at=60)).runs[0]
 
     def twice(self: Any) -> int:
@@ -506,8 +514,8 @@ def test_a_simulator_that_has_to_be_compiled_says_so(
 ) -> None:
     monkeypatch.setattr(play, "record", lambda *_: play.Filmed(9, (3.0,)))
     assert main("play", "probe-native", "--agent", "zero") == 0
-    told = "video: probe-native-zero.mp4 (9 steps, return 3.0)"
-    assert capsys.readouterr().out == f"compiling the simulator ...\n{told}\n"
+    summary = "video: probe-native-zero.mp4 (9 steps, return 3.0)"
+    assert capsys.readouterr().out == f"compiling the simulator ...\n{summary}\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:

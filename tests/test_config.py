@@ -91,7 +91,7 @@ def test_variant_sets_the_three_axes_and_nothing_else(
     config, reason = resolve("task", variant=variant, profile=profile)
     assert config.replay.decay_steps == (PROFILES[profile].replay.decay_steps if swd else 0)
     assert (config.learner.projection, config.learner.critics) == (projection, critics)
-    assert reason == f"variant {variant}: as asked"
+    assert reason == f"variant {variant}: as requested"
     base = PROFILES[profile]
     expected = dataclasses.replace(
         base,
@@ -211,7 +211,7 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     *((f"learner.{who}_blocks", count, "must be 1, 2 or 3") for who in ("actor", "critic") for count in (0, 4)),
     ("learner.blocks", 0, "must be 1, 2 or 3"),
     ("learner.blocks", 4, "must be 1, 2 or 3"),
-    ("stop_at", 1_000_001, "the schedule ends at total_steps = 1000000; to go further, train anew with more"),
+    ("stop_at", 1_000_001, "the schedule ends at total_steps = 1000000; to go further, start again with more"),
     ("learner.critics", 0, "must be 1 or 2"),
     ("learner.critics", 3, "must be 1 or 2"),
     ("learner.atoms", 1, "must be at least 2"),
@@ -308,7 +308,7 @@ def damaged(path: str, value: Any) -> str:
         ("learner.gamma", True, "learner.gamma = True: must be of type float (in c.json)"),
         ("learner.projection", 1, "learner.projection = 1: must be of type bool (in c.json)"),
         ("replay.storage", "float64", "replay.storage = 'float64': must be one of float32, float16 (in c.json)"),
-        ("learner", 3, "c.json: learner must be an object"),
+        ("learner", 3, "c.json: learner must be a mapping"),
         ("seeds", 3, "seeds = 3: must be of type tuple (in c.json)"),
         ("seeds", [1, "2"], "seeds = '2': must be of type int (in c.json)"),
         ("time_budget", "1h", "time_budget = '1h': must be of type float (in c.json)"),
@@ -324,7 +324,7 @@ def test_bad_config_files_are_refused_in_one_line(path: str, value: Any, message
 def test_text_that_is_no_config_is_refused() -> None:
     with pytest.raises(UserError, match=r"^c.json: not a config file \("):
         from_json("{", "c.json")
-    with pytest.raises(UserError, match=r"^c.json: config must be an object$"):
+    with pytest.raises(UserError, match=r"^c.json: config must be a mapping$"):
         from_json("[1]", "c.json")
 
 
@@ -346,8 +346,8 @@ def test_override_replaces_what_it_names() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 3}, "settings: unknown setting batch_size"),
-        ({"replay": {"batch": 3}}, "settings: unknown setting replay.batch"),
+        ({"batch_size": 3}, "settings: unknown setting batch_size: this version has no such field"),
+        ({"replay": {"batch": 3}}, "settings: unknown setting replay.batch: this version has no such field"),
         ({"replay": 3}, "settings: replay must be a mapping"),
         ({"replay": {"batch_size": 0}}, "replay.batch_size = 0: must be at least 1"),
         ({"replay": {"batch_size": "64"}}, "replay.batch_size = '64': must be of type int (in settings)"),

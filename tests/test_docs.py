@@ -26,14 +26,16 @@ from warpsac.envs import task_list
 from warpsac.report.command import ReportOptions
 from warpsac.runs.rowfiles import EVALUATION_COLUMNS
 from warpsac.training.configure import require_effect
+from warpsac.training.eval_command import EvalOptions
+from warpsac.watch.play_command import PlayOptions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
 LOCKS = sorted(ROOT.glob("requirements/*.txt"))
 OPTIONS = {
     "train": cli.ResumeOptions,
-    "eval": cli.EvalOptions,
-    "play": cli.PlayOptions,
+    "eval": EvalOptions,
+    "play": PlayOptions,
     "export": ExportOptions,
     "sim2sim": Sim2SimOptions,
     "bench": BenchOptions,

@@ -77,7 +77,7 @@ def test_an_endless_episode_ends_its_evaluation(monkeypatch: pytest.MonkeyPatch)
     assert [episode.length for episode in evaluate.run_episodes(limited, zero, 2, seed=0)] == [7, 7]
 
 
-def test_a_success_that_is_told_only_at_the_end_is_found() -> None:
+def test_a_success_that_is_reported_only_at_the_end_is_found() -> None:
     env = registry.make("LateSuccess-v0", 1)
     assert env.spec.has_success
     assert [episode.success for episode in evaluate.run_episodes(env, zero, 2, seed=0)] == [True, True]
@@ -111,7 +111,7 @@ def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(
     assert "resumed at step 270, its last: nothing is left to train" in capsys.readouterr().out
 
 
-def test_a_policy_is_not_judged_on_another_environment(tmp_path: Path) -> None:
+def test_a_policy_is_not_evaluated_on_another_environment(tmp_path: Path) -> None:
     (run,) = training.train(tiny(tmp_path, stop_at=90, eval={"every": 0})).runs
     policy = load_policy(run)
     require_fit(policy, registry.make("probe-point", 1).spec)

@@ -23,8 +23,7 @@ from warpsac import cli
 from warpsac.agents import networks
 from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.sac import learner as sac
-from warpsac.config.ppo import PpoConfig
-from warpsac.config.schema import LearnerConfig
+from warpsac.config.schema import LearnerConfig, PpoConfig
 from warpsac.deploy import describe as deploy
 from warpsac.deploy import export as command
 from warpsac.deploy import onnx_graph as network

@@ -19,7 +19,7 @@ from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.ppo import losses as ppo_losses
 from warpsac.agents.ppo.learner import Agent, Networks, Rollout, Samples
 from warpsac.agents.ppo.networks import init_mlp, mlp_apply
-from warpsac.config.ppo import PpoConfig
+from warpsac.config.schema import PpoConfig
 from warpsac.types import ObsViews
 
 VIEWS = ObsViews(obs_dim=5, actor_dim=3, critic_start=1)

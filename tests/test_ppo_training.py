@@ -282,7 +282,7 @@ def test_settings_of_each_profile(profile: str) -> None:
     config, reason = resolve("x", profile=profile, algo="ppo")
     assert validate(config) is config
     assert from_json(to_json(config), "file") == config
-    assert reason == "ppo: the on-policy baseline, as asked"
+    assert reason == "ppo: the on-policy baseline, as requested"
     assert (config.algo, config.variant, config.profile) == ("ppo", "ppo", profile)
     assert resolve("x", profile=profile, variant="ppo")[0] == config
     small = profile in ("cpu", "demo")

@@ -19,7 +19,7 @@ __all__ = ["load_policy", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """JAX is imported when it is first needed: reading run folders does without."""
+    """Import JAX only when it is needed: reading run folders works without it."""
     if name in __all__:
         from warpsac.training import api
 

@@ -1,4 +1,4 @@
-"""The `warpsac` command, also `python -m warpsac`. An interruption while it is still imported ends it silently."""
+"""The `warpsac` command, also `python -m warpsac`. An interrupt during its imports ends it silently."""
 
 from __future__ import annotations
 

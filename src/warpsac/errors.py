@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class UserError(Exception):
-    """A mistake the user can mend: bad setting, unknown task, unreadable folder. Exit code 2."""
+    """A mistake the user can fix: bad setting, unknown task, unreadable folder. Exit code 2."""
 
     exit_code = 2
 
@@ -20,43 +20,43 @@ class ConfigError(UserError):
 
 
 class OtherSettings(UserError):
-    """Refused as it is, though other settings would do: options of `warpsac train`, or what a bench sets for all."""
+    """Refused, but other settings would work: shown as options of `warpsac train`, or as --set of `warpsac bench`."""
 
     def __init__(self, why: str, settings: Mapping[str, object], otherwise: str = ""):
         self._why, self._settings, self._otherwise = why, settings, otherwise
-        options = (f"--{path.replace('_', '-')} {_words(value)}" for path, value in settings.items())
+        options = (f"--{path.replace('_', '-')} {_as_words(value)}" for path, value in settings.items())
         super().__init__(self._with(" ".join(options)))
 
     def in_a_bench(self) -> str:
-        """The same for `warpsac bench`, which has other options."""
-        pairs = (f"{path}={_yaml(value)}" for path, value in self._settings.items())
+        """The same message for `warpsac bench`."""
+        pairs = (f"{path}={_as_yaml(value)}" for path, value in self._settings.items())
         return self._with(f"--set {shlex.join(pairs)}")
 
-    def _with(self, spelled: str) -> str:
-        return f"{self._why}: {spelled}{self._otherwise}"
+    def _with(self, settings: str) -> str:
+        return f"{self._why}: {settings}{self._otherwise}"
 
 
-def _words(value: object) -> str:
+def _as_words(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _yaml(value: object) -> str:
+def _as_yaml(value: object) -> str:
     return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
 
 
 class NotNow(UserError):
-    """What was asked for cannot be had while others have it: memory, a folder. Later, or for fewer, it may be."""
+    """What was requested is taken by others now (memory, a folder); later, or with fewer seeds, it may be free."""
 
 
 class TrainingStopped(Exception):
-    """Training cannot go on (faulty simulator, non-finite loss, full disk). Exit code 1.
+    """Training cannot continue (faulty simulator, non-finite loss, full disk). Exit code 1.
 
-    The last good checkpoint is kept; the message says what happened and how to go on.
+    The last good checkpoint is kept; the message says what happened and how to resume.
     """
 
     exit_code = 1
 
 
 def in_a_line(error: BaseException) -> str:
-    """An exception of somebody else's code as one line."""
+    """An exception from other code as one line."""
     return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")

@@ -1,6 +1,6 @@
 """The records that flow between the rooms: simulator -> StepResult -> replay -> Batch -> learner.
 
-Every array leads with the axes named in brackets. S is the number of seeds trained side by side,
+The leading axes of every array are in brackets: S is the number of seeds trained side by side,
 N the number of environments of one seed, B the batch size. D is the stored observation size: one
 vector per environment from which actor and critic each read their own slice (see `ObsViews`), so
 an observation is stored once even when the critic sees more than the actor.
@@ -48,22 +48,22 @@ class StepResult(NamedTuple):
 
     obs: Array  # float32 [N, D]
     reward: Array  # float32 [N], raw
-    terminated: Array  # bool [N], the episode ended and has no value beyond
-    truncated: Array  # bool [N], the episode was cut: its value goes on
+    terminated: Array  # bool [N], the episode ended, with no value beyond
+    truncated: Array  # bool [N], the episode was cut short: bootstrap from final_obs
     final_obs: Array  # float32 [N, D]
-    success: Array | None = None  # bool [N], the task is solved at this step; None if it has no success
-    faulty: Array | None = None  # bool [N], the step is void: its environment began anew at `obs`. It was NaN,
-    # or, where the episode ended as well, the simulator has lost its last observation.
+    success: Array | None = None  # bool [N], the task is solved at this step; None if the task defines no success
+    faulty: Array | None = None  # bool [N], the step is void and its environment restarted at `obs`: it was NaN,
+    # or, where the episode ended as well, the simulator lost the last observation.
 
     def of_seed(self, s: int) -> StepResult:
-        """The step of one seed's environments, of a step [S, N, ...] of all."""
+        """One seed's part of a step [S, N, ...] of all seeds."""
         return StepResult(*(None if field is None else field[s] for field in self))
 
 
 class Restart(NamedTuple):
-    """Environments that had to be started anew before this step (fault, evaluation, resume).
+    """Environments that had to be restarted before this step (fault, evaluation, resume).
 
-    Their running episode is closed as truncated at the observation stored last; the step that comes
+    Their running episode is closed as truncated at the last stored observation; the step that comes
     with this record was taken from `obs`.
     """
 
@@ -76,6 +76,6 @@ class Batch(NamedTuple):
 
     obs: Array  # float32 [B, D]
     action: Array  # float32 [B, A], in [-1, 1]
-    reward: Array  # float32 [B], sum over j < k of gamma^j r_j, k the steps really taken
+    reward: Array  # float32 [B], sum over j < k of gamma^j r_j, k the steps actually taken
     discount: Array  # float32 [B], gamma^k, or 0 where the window ended in a termination
     next_obs: Array  # float32 [B, D], the true observation at the window's end

@@ -1,6 +1,6 @@
-"""The config of a task: profiles (sizes of a regime's runs) and variants (the three axes of the method).
+"""The config of a task: profiles (the sizes of a run) and variants (the three axes of the method).
 
-Whatever `resolve` decides can be overridden field by field.
+Every setting that `resolve` chooses can be overridden.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from warpsac.config import ppo as ppo_config
-from warpsac.config.ppo import PpoConfig
 from warpsac.config.schema import (
     ABUNDANT_ENVS,
     PPO,
@@ -22,6 +20,7 @@ from warpsac.config.schema import (
     EvalConfig,
     LearnerConfig,
     LogConfig,
+    PpoConfig,
     ReplayConfig,
 )
 from warpsac.errors import ConfigError
@@ -44,9 +43,7 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def _parallel(
-    gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50, compute: Any = "bfloat16"
-) -> Config:
+def _parallel(gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50) -> Config:
     """The sizes that the GPU-parallel profiles share."""
     return Config(
         total_steps=steps,
@@ -54,7 +51,7 @@ def _parallel(
         updates_per_step=2,
         env=EnvConfig(num_envs=1024),
         replay=ReplayConfig(capacity=10_000_000, batch_size=2048, n_step=n_step, decay_steps=2000),
-        learner=LearnerConfig(gamma=gamma, compute=compute),
+        learner=LearnerConfig(gamma=gamma, compute="bfloat16"),
         eval=EvalConfig(every=2_500_000, episodes=episodes, num_envs=episodes),
         checkpoint=CheckpointConfig(every=2_500_000),
         log=LogConfig(every=100),
@@ -63,7 +60,7 @@ def _parallel(
 
 PROFILES: dict[str, Config] = {
     "cpu": Config(),
-    # Small enough for two CPU cores: a policy within minutes. Not a benchmark setting.
+    # Small enough to train a policy within minutes on two CPU cores; not a benchmark setting.
     "demo": Config(
         total_steps=20_000,
         learning_starts=1_000,
@@ -80,41 +77,36 @@ PROFILES: dict[str, Config] = {
     "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792),
 }
 
-# The profile of a family's tasks; the data-limited families and users' own small tasks share "cpu".
+# The profile of a family's tasks; the data-limited families and small tasks of users share "cpu".
 FAMILY_PROFILES = {name: name for name in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")}
 
 
-def ppo_profile(name: str) -> Config:
-    """The sizes of a profile for PPO: its discount and number format, far more steps, no replay."""
+def _ppo_profile(name: str) -> Config:
+    """The PPO sizes of a profile: its discount and number format, many more steps, no replay."""
     base = PROFILES[name]
-    config = dataclasses.replace(
-        base, algo=PPO, variant=PPO, profile=name, learning_starts=0, updates_per_step=1,
-        replay=ReplayConfig(), learner=LearnerConfig(),
-    )  # fmt: skip
-    if name in ("cpu", "demo"):
-        ppo = ppo_config.small(steps=256, minibatches=32) if name == "cpu" else ppo_config.small(64, 8)
-        steps = base.total_steps if name == "cpu" else 100_000
-        return dataclasses.replace(
-            config, total_steps=steps, env=EnvConfig(num_envs=8), ppo=ppo, log=LogConfig(every=ppo.rollout_steps),
-            eval=dataclasses.replace(base.eval, every=steps // 10),
-            checkpoint=dataclasses.replace(base.checkpoint, every=steps // 10),
+    if name in ("cpu", "demo"):  # simulators stepped on the CPU: small networks, small minibatches, a fixed rate
+        steps, rollout, minibatches = (base.total_steps, 256, 32) if name == "cpu" else (100_000, 64, 8)
+        every, log_every, env = steps // 10, rollout, EnvConfig(num_envs=8)
+        ppo = PpoConfig(
+            rollout_steps=rollout, epochs=10, minibatches=minibatches, actor_hidden=(64, 64), critic_hidden=(64, 64),
+            entropy_weight=0.0, desired_kl=0.0, max_gradient_norm=0.5,
         )  # fmt: skip
-    return dataclasses.replace(
-        config,
-        total_steps=200_000_000,
-        # Without staggered episodes thousands of robots would all begin anew in the same rollout. Those of
+    else:
+        steps, every, log_every = 200_000_000, 10_000_000, 120
+        # Without staggered episodes thousands of robots would all start again in the same rollout. Those of
         # ManiSkill, a few rollouts long, cannot be staggered.
-        env=EnvConfig(num_envs=4096, stagger=name != "maniskill"),
-        # A bonus for the entropy of clipped samples would be paid for noise beyond the limits, which costs nothing.
-        ppo=PpoConfig(squash=True, gamma=base.learner.gamma, compute=base.learner.compute),
-        eval=dataclasses.replace(base.eval, every=10_000_000),
-        checkpoint=dataclasses.replace(base.checkpoint, every=10_000_000),
-        log=LogConfig(every=120),
-    )
+        env = EnvConfig(num_envs=4096, stagger=name != "maniskill")
+        # Squashed: a bonus for the entropy of clipped samples would reward noise beyond the limits, which is free.
+        ppo = PpoConfig(squash=True, gamma=base.learner.gamma, compute=base.learner.compute)
+    return Config(
+        algo=PPO, variant=PPO, profile=name, total_steps=steps, learning_starts=0, env=env, ppo=ppo,
+        eval=dataclasses.replace(base.eval, every=every), checkpoint=CheckpointConfig(every=every),
+        log=LogConfig(every=log_every),
+    )  # fmt: skip
 
 
 def default_variant(regime: Literal["limited", "abundant"]) -> str:
-    """The variant of a task for which none was named."""
+    """The variant of a task if none is given."""
     return "warpsac-l" if regime == "limited" else "warpsac-a"
 
 
@@ -129,10 +121,9 @@ def resolve(
     algo: str | None = None,
 ) -> tuple[Config, str]:
     """The config of a task, and one line that says which variant was chosen and why."""
-    if algo is not None and algo not in typing.get_args(Algo):
-        raise ConfigError("algo", algo, f"must be one of {', '.join(typing.get_args(Algo))}")
-    if profile is not None and profile not in PROFILES:
-        raise ConfigError("profile", profile, f"must be one of {', '.join(PROFILES)}")
+    for name, value, known in (("algo", algo, typing.get_args(Algo)), ("profile", profile, tuple(PROFILES))):
+        if value is not None and value not in known:
+            raise ConfigError(name, value, f"must be one of {', '.join(known)}")
     if regime is None:
         count = num_envs if num_envs is not None else PROFILES[profile or "cpu"].env.num_envs
         regime = "abundant" if count >= ABUNDANT_ENVS else "limited"
@@ -143,36 +134,30 @@ def resolve(
         profile = FAMILY_PROFILES.get(family or "", "cpu" if regime == "limited" else "mjlab")
     if PPO in (algo, variant):
         if algo not in (PPO, None) or variant not in (PPO, None):
-            raise ConfigError("variant", variant, one_variant(variant))
-        config = dataclasses.replace(ppo_profile(profile), task=task)
-        return _with_envs(config, num_envs), f"{PPO}: the on-policy baseline, as asked"
-    if variant is None:
-        variant = default_variant(regime)
-        reason = f"variant {variant}: data-{regime} regime ({source})"
+            raise ConfigError("variant", variant, wrong_variant(variant))
+        config, reason = _ppo_profile(profile), f"{PPO}: the on-policy baseline, as requested"
     else:
-        reason = f"variant {variant}: as asked"
-    if variant not in VARIANTS:
-        allowed = VARIANTS if algo else (*VARIANTS, PPO)
-        raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
-    base, axes = PROFILES[profile], VARIANTS[variant]
-    config = dataclasses.replace(
-        base,
-        task=task,
-        variant=variant,
-        profile=profile,
-        replay=base.replay if axes.swd else dataclasses.replace(base.replay, decay_steps=0),
-        learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
-    )
-    return _with_envs(config, num_envs), reason
+        reason = f"variant {variant}: as requested"
+        if variant is None:
+            variant = default_variant(regime)
+            reason = f"variant {variant}: data-{regime} regime ({source})"
+        if variant not in VARIANTS:
+            allowed = VARIANTS if algo else (*VARIANTS, PPO)
+            raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
+        base, axes = PROFILES[profile], VARIANTS[variant]
+        config = dataclasses.replace(
+            base,
+            variant=variant,
+            profile=profile,
+            replay=base.replay if axes.swd else dataclasses.replace(base.replay, decay_steps=0),
+            learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
+        )
+    env = config.env if num_envs is None else dataclasses.replace(config.env, num_envs=num_envs)
+    return dataclasses.replace(config, task=task, env=env), reason
 
 
-def _with_envs(config: Config, num_envs: int | None) -> Config:
-    if num_envs is None:
-        return config
-    return dataclasses.replace(config, env=dataclasses.replace(config.env, num_envs=num_envs))
-
-
-def one_variant(variant: str | None) -> str:
+def wrong_variant(variant: str | None) -> str:
+    """Why a variant does not fit the algorithm."""
     if variant == PPO:
         return "goes with --algo ppo, not with --algo sac"
     return "belongs to --algo sac: leave it out with --algo ppo"

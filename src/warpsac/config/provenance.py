@@ -1,4 +1,4 @@
-"""What produced a run: command, versions, machine, commit. No jax: devices are named by the caller."""
+"""What produced a run: command, versions, machine, commit. Without JAX: the caller names the devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def describe(
     simulators: Mapping[str, str] | None = None,
     accelerators: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The content of meta.json. `simulators`: package -> version, as the environment names them."""
+    """The content of meta.json. `simulators`: package -> version, from the environment."""
     return {
         "command": list(sys.argv if command is None else command),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -40,7 +40,7 @@ def describe(
 
 
 def own_version() -> str | None:
-    """This package: as the checkout says that the code lies in, installed or not; else as it is installed."""
+    """The version of this package: of the checkout that the code is in, else the installed one."""
     try:
         project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         if project["name"] == "warpsac":
@@ -51,7 +51,7 @@ def own_version() -> str | None:
 
 
 def installed_versions(packages: Sequence[str]) -> dict[str, str]:
-    """The versions of those packages that are installed."""
+    """Package -> version, for those that are installed."""
     versions = {}
     for name in packages:
         try:
@@ -62,9 +62,9 @@ def installed_versions(packages: Sequence[str]) -> dict[str, str]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit of the checkout that tracks this folder, and whether it was changed since; None without one.
+    """Commit of the checkout that tracks this folder, and whether it has changes; None without one.
 
-    Code that is merely installed somewhere inside another project's checkout is not tracked by it.
+    Code installed inside another project's checkout is not tracked by it.
     """
 
     def git(*arguments: str) -> str:

@@ -1,48 +1,93 @@
 """Every setting of a run: frozen dataclasses that are the config file, the command line and the record.
 
-`profiles` fills them in for a task, `validation` checks them and reads them from files.
+Each field declares its range, as in `episodes: Annotated[int, at_least(1)]`, and its --help text. `profiles` fills the
+fields in for a task; `validation` checks them and reads them from files.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
-from warpsac.config.ppo import Compute, PpoConfig
-
 Algo = Literal["sac", "ppo"]
-PPO: Algo = "ppo"  # the algorithm, and the one variant that it has
+PPO: Algo = "ppo"  # the algorithm, and its only variant
+Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
+ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
 
-# From this many environments on, a user's own task counts as data-abundant.
-ABUNDANT_ENVS = 64
+
+@dataclass(frozen=True)
+class Constraint:
+    allowed: str  # the end of the error message: "must be at least 1"
+    holds: Callable[[Any], bool]
+
+
+def at_least(low: int) -> Constraint:
+    return Constraint(f"must be at least {low}", lambda value: value >= low)
+
+
+POSITIVE = Constraint("must be positive and finite", lambda value: 0 < value < math.inf)
+SEED = Constraint("must lie in 0..2147483647", lambda seed: 0 <= seed < 2**31)
+Count = Annotated[int, at_least(1)]
+CountOrZero = Annotated[int, at_least(0)]
+Positive = Annotated[float, POSITIVE]
+PositiveOrZero = Annotated[float, Constraint("must be at least 0 and finite", lambda value: 0 <= value < math.inf)]
+Fraction = Annotated[float, Constraint("must lie in 0..1", lambda value: 0 <= value <= 1)]
+PositiveFraction = Annotated[float, Constraint("must be above 0 and at most 1", lambda value: 0 < value <= 1)]
+Discount = Annotated[float, Constraint("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
+Seed = Annotated[int, SEED]
+Seeds = Annotated[
+    tuple[int, ...],
+    Constraint("must name at least one seed", bool),
+    Constraint("must not name a seed twice", lambda seeds: len(set(seeds)) == len(seeds)),
+    Constraint(SEED.allowed, lambda seeds: all(map(SEED.holds, seeds))),
+]
+Widths = Annotated[
+    tuple[int, ...],
+    Constraint("must hold one width or more, each at least 1", lambda widths: bool(widths) and min(widths) >= 1),
+]
+Blocks = Annotated[int, Constraint("must be 1, 2 or 3", lambda count: count in (1, 2, 3))]
+Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
+Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]
+DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215", lambda steps: abs(steps) < 2**24)]
+Workers = Annotated[
+    int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
+]
+Timeout = Annotated[float, Constraint("must be positive and finite (seconds)", POSITIVE.holds)]
+TimeBudget = Annotated[float, Constraint("must be positive (seconds)", lambda seconds: seconds > 0)]
+FolderName = Annotated[
+    str,
+    Constraint("must be a plain folder name without '/'", lambda name: name not in ("", ".", "..") and "/" not in name),
+]
 
 
 @dataclass(frozen=True)
 class EnvConfig:
-    num_envs: int = 1
+    num_envs: Count = 1
     """Environments stepped side by side, for each seed."""
-    max_faults: int = 10
-    """Stop after this many faults (exception, NaN, infinity, lost process) in a row of one environment."""
-    workers: int | Literal["auto"] = "auto"
-    """Processes that step the environments of a seed; 0: this one; auto: by measured step cost. Same results."""
-    worker_timeout: float = 60.0
-    """Seconds without an answer after which such a process is replaced (for each environment while making them)."""
-    action_limit: float | None = None
-    """Actions reach from -limit to limit where the simulator's own have no bounds (MJLab, IsaacLab: 1 if not given)."""
-    episode_limit: int | None = None
-    """Truncate episodes after this many steps; default: as the task has it."""
+    max_faults: Count = 10
+    """Stop after this many consecutive faults (exception, NaN, infinity, lost process) of one environment."""
+    workers: Workers = "auto"
+    """Processes that step the environments of a seed; 0: this process; auto: by measured step cost. Same results."""
+    worker_timeout: Timeout = 60.0
+    """Seconds without an answer after which a worker process is replaced (per environment while creating them)."""
+    action_limit: Positive | None = None
+    """Actions range from -limit to limit where the simulator sets no bounds (MJLab, IsaacLab: 1 by default)."""
+    episode_limit: Count | None = None
+    """Truncate episodes after this many steps; default: the task's own limit."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False
-    """Give each environment physics of its own (Playground)."""
+    """Randomize the physics of each environment (Playground)."""
     full_reset: bool = False
-    """Reset ended episodes to new random states instead of each environment's first (Playground)."""
+    """Reset finished episodes to new random states instead of each environment's first one (Playground)."""
     stagger: bool = False
     """Let the first episodes end at different times (Playground, MJLab, IsaacLab)."""
     cameras: bool = False
-    """Observe the pixels of cameras too, as plain numbers (MJLab)."""
+    """Also observe the pixels of cameras, as plain numbers (MJLab)."""
     impl: Literal["auto", "jax", "warp"] = "auto"
     """Physics engine: MJX or MuJoCo-Warp (Playground)."""
     menagerie: str | None = None
@@ -53,96 +98,133 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    capacity: int = 1_000_000
+    capacity: Capacity = 1_000_000
     """Transitions kept, for each seed."""
-    batch_size: int = 512
+    batch_size: Count = 512
     """Transitions in one minibatch."""
-    n_step: int = 1
+    n_step: Count = 1
     """Rewards summed before bootstrapping."""
-    decay_steps: int = 80_000
-    """Sample Weight Decay horizon T, in interactions: weight 1 - age / T; 0: uniform; negative: old ones preferred."""
-    weight_floor: float = 0.1
+    decay_steps: DecaySteps = 80_000
+    """Sample Weight Decay horizon T, in interactions: weight 1 - age / T; 0: uniform; negative: prefer old ones."""
+    weight_floor: PositiveFraction = 0.1
     """Smallest weight of an old transition, relative to the newest."""
     sampler: Literal["exact", "buckets"] = "exact"
     """Exact age law, or the published approximation with 2000 buckets."""
     storage: Literal["float32", "float16"] = "float32"
-    """How observations are kept; float16 takes half their memory."""
+    """Number format of stored observations; float16 halves their memory."""
     placement: Literal["auto", "device", "host"] = "auto"
-    """Where replay lives: on the accelerator if it fits, else in host memory, with the same results."""
-    final_slots: int = 0
-    """Slots for the true last observations of ended episodes; 0: a twentieth of the capacity."""
+    """Where replay is stored; auto: on the accelerator if it fits, else in host memory, with the same results."""
+    final_slots: CountOrZero = 0
+    """Slots for the true last observations of finished episodes; 0: a twentieth of the capacity."""
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    critics: int = 2
-    """Critics: 2 is clipped double-Q, 1 a single critic."""
+    critics: Critics = 2
+    """Number of critics: 2 is clipped double-Q, 1 a single critic."""
     projection: bool = True
     """Renormalise the weights after every optimizer step."""
-    blocks: int | None = None
+    blocks: Blocks | None = None
     """Residual blocks of actor and critics alike: sets the next two."""
-    actor_blocks: int = 2
+    actor_blocks: Blocks = 2
     """Residual blocks of the actor (1 to 3)."""
-    critic_blocks: int = 2
+    critic_blocks: Blocks = 2
     """Residual blocks of each critic (1 to 3)."""
-    actor_width: int = 128
+    actor_width: Count = 128
     """Hidden width of the actor."""
-    critic_width: int = 256
+    critic_width: Count = 256
     """Hidden width of each critic."""
-    expansion: int = 4
+    expansion: Count = 4
     """Inner width of a block, as a multiple of the hidden width."""
-    atoms: int = 101
+    atoms: Annotated[int, at_least(2)] = 101
     """Atoms of the value distribution."""
-    value_limit: float = 5.0
-    """The value support reaches from -limit to limit."""
+    value_limit: Positive = 5.0
+    """The value distribution covers -limit to limit."""
     compute: Compute = "float32"
-    """Number format of matrix products and activations; on GPUs float32 means TF32 products, float32-exact not."""
-    gamma: float = 0.99
-    """Discount of one step."""
-    learning_rate: float = 3e-4
+    """Number format of matrix products and activations; on GPUs float32 uses TF32 products, float32-exact does not."""
+    gamma: Discount = 0.99
+    """Discount factor of one step."""
+    learning_rate: Positive = 3e-4
     """Learning rate at the start."""
-    final_learning_rate: float = 1.5e-4
-    """Learning rate at the end of the horizon (cosine in between)."""
+    final_learning_rate: Positive = 1.5e-4
+    """Learning rate at the end of the horizon (cosine decay in between)."""
     schedule: Literal["per-optimizer", "shared"] = "per-optimizer"
-    """What the learning rate counts: each optimizer's own updates over the whole horizon; shared, as in earlier
-    versions: the critic's updates for all, over the horizon without its warm-up."""
-    tau: float = 0.01
+    """per-optimizer: the rate follows each optimizer's own updates; shared: the critic's, as in earlier versions."""
+    tau: PositiveFraction = 0.01
     """Step of the target critic towards the critic, per update."""
-    policy_delay: int = 2
+    policy_delay: Count = 2
     """Critic updates for each actor update."""
-    initial_alpha: float = 0.01
+    initial_alpha: Positive = 0.01
     """Entropy temperature at the start."""
-    target_std: float = 0.15
+    target_std: Positive = 0.15
     """Standard deviation per action dimension that defines the target entropy."""
-    noise_repeat: int = 16
+    noise_repeat: Count = 16
     """Exploration noise is kept for 1 to this many steps."""
 
 
 @dataclass(frozen=True)
+class PpoConfig:
+    rollout_steps: Count = 24
+    """Steps of every environment before each round of updates."""
+    epochs: Count = 5
+    """Passes over the collected steps."""
+    minibatches: Count = 4
+    """Minibatches per pass."""
+    actor_hidden: Widths = (512, 256, 128)
+    """Hidden widths of the actor."""
+    critic_hidden: Widths = (512, 256, 128)
+    """Hidden widths of the critic."""
+    initial_std: Positive = 1.0
+    """Standard deviation of the actions at the start; actions range from -1 to 1."""
+    squash: bool = False
+    """Actions are tanh of the Gaussian's samples; off: the samples, clipped to -1..1."""
+    gamma: Discount = 0.99
+    """Discount factor of one step."""
+    gae_lambda: Fraction = 0.95
+    """Decay of the advantage estimator: 0 trusts the critic, 1 the rewards."""
+    clip: Positive = 0.2
+    """How far the probability ratio, and the value, may move from those of the collecting policy."""
+    value_weight: PositiveOrZero = 1.0
+    """Weight of the value loss."""
+    entropy_weight: PositiveOrZero = 0.005
+    """Weight of the entropy bonus."""
+    learning_rate: Positive = 3e-4
+    """Learning rate; the initial one if it adapts (see desired_kl)."""
+    desired_kl: PositiveOrZero = 0.01
+    """Change of the policy (KL divergence) that the learning rate adapts to; 0: a fixed rate."""
+    max_gradient_norm: Positive = 1.0
+    """Longer gradients are scaled down to this norm."""
+    normalize_rewards: bool = True
+    """Scale rewards by the spread of discounted returns; off: learn from raw rewards."""
+    compute: Compute = "float32"
+    """Number format of matrix products; on GPUs float32 uses TF32, float32-exact does not."""
+
+
+@dataclass(frozen=True)
 class EvalConfig:
-    every: int = 100_000
+    every: CountOrZero = 100_000
     """Environment steps between evaluations, the first at step 0; 0: only at the end."""
-    episodes: int = 50
+    episodes: Count = 50
     """Complete episodes per evaluation."""
-    num_envs: int = 1
-    """Environments used to run them, for each seed."""
+    num_envs: Count = 1
+    """Environments that run them, for each seed."""
 
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    every: int = 100_000
+    every: CountOrZero = 100_000
     """Environment steps between checkpoints; 0: only at the end and on interruption."""
-    keep: int = 2
-    """Finished checkpoints kept."""
+    keep: Count = 2
+    """Number of finished checkpoints to keep."""
     replay: Literal["auto", "always", "never"] = "auto"
-    """Save replay too; auto: up to replay_limit_gb. Without it, resume refills before learning."""
-    replay_limit_gb: float = 4.0
+    """Save replay too; auto: up to replay_limit_gb. Without it, a resumed run refills replay before it learns."""
+    replay_limit_gb: Annotated[float, at_least(0)] = 4.0
     """Largest replay that `auto` saves, in GB for each seed."""
 
 
 @dataclass(frozen=True)
 class LogConfig:
-    every: int = 1000
+    every: Count = 1000
     """Interactions between two rows of metrics."""
     tensorboard: bool = True
     """Write TensorBoard files."""
@@ -157,26 +239,26 @@ class Config:
     task: Annotated[str, tyro.conf.Suppress] = "InvertedDoublePendulum-v5"
     """A benchmark task (see `warpsac tasks`) or any registered gymnasium id (`module:Id` imports it)."""
     algo: Algo = "sac"
-    """sac: the learners of --variant, set by --replay.*, --learner.*; ppo: the on-policy baseline, set by --ppo.*."""
+    """sac: soft actor-critic as in --variant, with --replay.* and --learner.*; ppo: the on-policy baseline, --ppo.*."""
     variant: str = "warpsac-l"
     """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; with --algo ppo: ppo."""
     profile: str = "cpu"
     """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
-    seeds: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--seed"])] = (1,)
+    seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
     out: str = "runs"
     """Folder that receives the run folders."""
-    name: str | None = None
-    """Name of the run folder (of several seeds: NAME-seedN); default: task, variant and seed."""
-    total_steps: int = 1_000_000
+    name: FolderName | None = None
+    """Name of the run folder (with several seeds: NAME-seedN); default: task, variant and seed."""
+    total_steps: Count = 1_000_000
     """Environment steps of each seed, over all its environments; the learning-rate schedule ends there."""
-    stop_at: int | None = None
-    """Stop at this many environment steps already; the schedule stays that of --total-steps."""
-    time_budget: float | None = None
+    stop_at: Count | None = None
+    """Stop early, at this many environment steps; the schedule remains that of --total-steps."""
+    time_budget: TimeBudget | None = None
     """Stop after this many seconds of training."""
     learning_starts: int = 10_000
     """Transitions collected with random actions before learning."""
-    updates_per_step: int = 1
+    updates_per_step: Count = 1
     """Learner updates for each interaction (one step of all environments of a seed)."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
@@ -195,23 +277,23 @@ class Config:
 
     @property
     def last_step(self) -> int:
-        """Where training ends: at `end_step`, or with the interactions that pass it."""
+        """The step counter when training ends: `end_step`, rounded up to whole interactions."""
         at_once = self.stride * self.env.num_envs
         return -(-self.end_step // at_once) * at_once
 
     @property
     def stride(self) -> int:
-        """Interactions that are made in one piece: rows, evaluations and checkpoints fall in between."""
-        return self.ppo.rollout_steps if self.algo == "ppo" else 1
+        """Interactions made in one piece; rows, evaluations and checkpoints happen in between."""
+        return self.ppo.rollout_steps if self.algo == PPO else 1
 
     @property
     def warmup_interactions(self) -> int:
-        """Interactions with random actions: until `learning_starts` transitions are there."""
+        """Interactions with random actions, until replay holds `learning_starts` transitions."""
         return -(-self.learning_starts // self.env.num_envs)
 
     @property
     def first_learning(self) -> int:
-        """The first interaction that is followed by updates: the one that brings replay to `learning_starts`."""
+        """The first interaction followed by updates: the one that brings replay to `learning_starts`."""
         return self.warmup_interactions - (self.learner.schedule == "per-optimizer")
 
     @property

@@ -27,7 +27,7 @@ from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
 from warpsac.runs.files import free_name, in_words
 from warpsac.runs.policy import LoadedPolicy, load_policy, require_fit
-from warpsac.training.configure import heeds
+from warpsac.training.configure import has_effect
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
 RECORDED = 800  # observations that the file is held against,
@@ -148,7 +148,7 @@ def _simulator_settings(folder: run_folder.RunDir) -> dict[str, Any]:
     """Those that mean something to the task; all of them where the task is not known here."""
     try:
         family = registry.lookup(folder.config.task).family
-        names = [name for name in ENV_SETTINGS if heeds(family, name)]
+        names = [name for name in ENV_SETTINGS if has_effect(family, name)]
     except UserError:
         names = list(ENV_SETTINGS)
     return {name: getattr(folder.env, name) for name in names}

@@ -47,7 +47,7 @@ class TasksOptions:
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
 
 
-def run(asked: TasksOptions) -> int:
+def command(asked: TasksOptions) -> int:
     if asked.family is not None and asked.family not in EXTRAS:
         raise UserError(f"family = '{asked.family}': must be one of {', '.join(EXTRAS)}")
     families = [asked.family] if asked.family else list(EXTRAS)

@@ -1,4 +1,4 @@
-"""The functions that most Python users need."""
+"""The public Python functions: train, resume, configure, load_policy."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def train(task: str, *, variant: str | None = None, profile: str | None = None, 
 def resume(
     runs: Path | str | Sequence[Path | str], *, stop_at: int | None = None, time_budget: float | None = None
 ) -> Outcome:
-    """Go on with an interrupted run, or the seeds of one config; the same as `warpsac train --resume RUN ...`."""
+    """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`."""
     devices.use_compilation_cache()
     return training.resume([runs] if isinstance(runs, (Path, str)) else runs, stop_at, time_budget)

@@ -152,8 +152,6 @@ def reset_keys(seeds: Sequence[int]) -> Array:
 
 
 class FusedDriver:
-    longest_stretch: int | None = None  # whatever the loop asks for is one call
-
     def __init__(self, config: Config, algorithm: Algorithm, env: JaxEnv, evaluation_env: JaxEnv):
         self.config, self.algorithm, self.env, self.evaluation_env = config, algorithm, env, evaluation_env
         self.spec = env.spec
@@ -210,8 +208,8 @@ class FusedDriver:
 
     # --- a stretch of interactions
 
-    def advance(self, interactions: int) -> None:
-        """Whole rounds, all of them with or all without updates."""
+    def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
+        """Whole rounds, all of them with or all without updates; nothing stops them half way."""
         counters = self.state.counters
         learning = counters.interaction >= counters.learning_from
         what = "simulator and learner" if learning else "the collector"

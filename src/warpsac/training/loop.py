@@ -7,6 +7,7 @@ How interactions are made is up to the driver (`stepped`, `fused`), what is lear
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -53,14 +54,13 @@ class Driver(Protocol):
     algorithm: Algorithm
     spec: EnvSpec
     state: TrainState
-    longest_stretch: int | None
-    """The most interactions to ask for at once; None: any number."""
 
     def init(self, display: Display) -> None:
         """Make the first state."""
 
-    def advance(self, interactions: int) -> None:
-        """Make so many interactions, and the updates that belong to them."""
+    def advance(self, interactions: int, stop: Callable[[], bool]) -> None:
+        """Make so many interactions, and the updates that belong to them; where there is something between two of them,
+        `stop` is asked whether to leave the rest."""
 
     def rows(self) -> list[dict[str, float]]:
         """Metrics since the last call, for each seed."""
@@ -95,9 +95,8 @@ class Loop:
         with StopSignals(lambda: self.display.message(STOPPING)) as signals, self._saving_on_faults():
             if self._due(config.eval.every):
                 self.evaluate(signals)
-            while self.step < config.end_step and not signals.received and self._within_budget():
-                self.driver.advance(self._stretch())
-                self.display.reached(self.step)
+            while self.step < config.end_step and not self._stop(signals):
+                self.driver.advance(self._stretch(), functools.partial(self._stop, signals))
                 if self._row_due():
                     self.log()
                 if self._due(config.eval.every):
@@ -131,8 +130,6 @@ class Loop:
 
     def _stretch(self) -> int:
         """Interactions up to the next row, evaluation, checkpoint or first update; whole strides."""
-        if self.driver.longest_stretch is not None:
-            return self.driver.longest_stretch
         config, now, num_envs = self.config, self.counters.interaction, self.config.env.num_envs
 
         def crossing(every: int) -> int:
@@ -153,8 +150,10 @@ class Loop:
         before = self.step - self.config.stride * self.config.env.num_envs
         return every > 0 and self.step // every > before // every
 
-    def _within_budget(self) -> bool:
-        return time.monotonic() - self._started < (self.config.time_budget or math.inf)
+    def _stop(self, signals: StopSignals) -> bool:
+        """Whether to stop before the end, asked after every interaction that the host sees."""
+        self.display.reached(self.driver.state.counters.interaction * self.config.env.num_envs)
+        return signals.received is not None or time.monotonic() - self._started >= (self.config.time_budget or math.inf)
 
     # --- what is due between two stretches
 

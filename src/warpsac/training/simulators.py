@@ -69,25 +69,20 @@ class HostSimulators:
         CPU the simulator needs the cores more."""
         return not devices.on_cpu()
 
-    def ready(self, action: Array) -> Array:
-        """The action as the simulator takes it; reading it waits for the device."""
-        ready = np.asarray(action)
-        if not np.isfinite(ready).all():
+    def step(self, action: Array, episodes: Any) -> tuple[HostStep, Any]:
+        """One step of all environments, and the training episodes after it; reading the action waits for the device."""
+        action = np.asarray(action)
+        if not np.isfinite(action).all():
             raise ActionNotFinite("the policy gave an action that is not finite")
-        return ready
-
-    def step(self, action: Array) -> HostStep:
         self.envs.send(action)
-        return self.envs.recv()
+        step = self.envs.recv()
+        episodes.observe(step.result, step.restart.mask if step.restart else None, step.faults)
+        return step, episodes
 
     # --- training episodes
 
     def no_episodes(self) -> Any:
         return HostEpisodes.none(len(self.config.seeds), self.spec.num_envs)
-
-    def follow(self, episodes: Any, step: HostStep) -> Any:
-        episodes.observe(step.result, step.restart.mask if step.restart else None, step.faults)
-        return episodes
 
     def episode_rows(self, episodes: Any) -> tuple[list[dict[str, float]], Any]:
         return episodes.take_rows(), episodes
@@ -179,14 +174,14 @@ class TorchSimulators(HostSimulators):
     def overlaps_in_a_thread(self) -> bool:
         return False  # one thread orders the work of simulator and learner on their device
 
-    def ready(self, action: Array) -> Array:
-        return action  # not read here: that would wait for the device
+    def step(self, action: Array, episodes: DeviceEpisodes) -> tuple[HostStep, DeviceEpisodes]:
+        """The action is not read here: that would wait for the device."""
+        self.envs.send(action)
+        step = self.envs.recv()
+        return step, _follow(episodes, step.result)
 
     def no_episodes(self) -> DeviceEpisodes:
         return device_episodes.no_episodes(len(self.config.seeds), self.spec.num_envs)
-
-    def follow(self, episodes: DeviceEpisodes, step: HostStep) -> DeviceEpisodes:
-        return _follow(episodes, step.result)
 
     def episode_rows(self, episodes: DeviceEpisodes) -> tuple[list[dict[str, float]], DeviceEpisodes]:
         longest, episodes = device_episodes.longest_fault(episodes)

@@ -162,7 +162,7 @@ def _notes(config: Config, driver: Driver, placement: str) -> list[str]:
     notes = [*getattr(driver, "notes", ()), *_memory_notes(config, driver.algorithm.ring, placement)]
     if driver.spec.episode_limit is None:
         notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
-    if driver.longest_stretch is not None and devices.on_cpu() and is_heavy(config):
+    if not registry.lookup(config.task).jax and devices.on_cpu() and is_heavy(config):
         notes.append("no GPU: a CPU makes only a few updates of this size a second; `--profile demo` is small")
     return notes
 

@@ -117,9 +117,12 @@ class Programs(NamedTuple):
 def compile_programs(algorithm: Algorithm) -> Programs:
     """The programs of an algorithm; a second run of the same in one process finds them compiled."""
 
-    def act(policy: Any, exploration: Any, obs: Array, keys: Any, counter: Array) -> tuple[Array, Any, Array]:
-        """Also the counter of the next interaction, so that it need not be sent."""
-        return *algorithm.act(policy, exploration, obs, keys, counter), counter + 1
+    def act(policy: Any, exploration: Any, obs: Array, keys: Any, counter: Array) -> Any:
+        """Actions to remember, those for the simulator if they differ, exploration, and the next interaction's number:
+        then it need not be sent."""
+        action, exploration = algorithm.act(policy, exploration, obs, keys, counter)
+        sent = algorithm.to_simulator(action)
+        return action, None if sent is action else sent, exploration, counter + 1
 
     def remember(
         memory: Any, scale: Any, obs: Array, action: Array, step: Any, restart: Restart | None, following: Array
@@ -150,9 +153,10 @@ class SteppedDriver:
         self.config, self.algorithm, self.simulators = config, algorithm, simulators
         self.spec, self._first_obs = simulators.spec, simulators.reset()
         self.programs: Programs = compile_programs(algorithm)  # type: ignore[arg-type]
-        self.longest_stretch: int | None = algorithm.stride
         self.notes = simulators.notes
         self._overlap = config.overlap and algorithm.stride == 1
+        self._in_a_thread = simulators.overlaps_in_a_thread
+        self._stride, self._phases = algorithm.stride, algorithm.phases
         self._host_memory = host_memory
         self._keys = algorithm.streams(config.seeds)
         self._compiled: set[str] = set()
@@ -196,40 +200,41 @@ class SteppedDriver:
 
     # --- one interaction
 
-    def advance(self, interactions: int) -> None:
-        for _ in range(interactions):
+    def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
+        """`stop` is asked after each round of interactions; True ends the stretch early."""
+        for done in range(1, interactions + 1):
             self.interact()
+            if done % self._stride == 0 and stop():
+                return
 
     def interact(self) -> None:
         """Act, step, remember, learn; see the module's docstring for the order."""
-        counters, algorithm, simulators = self.state.counters, self.algorithm, self.simulators
+        counters = self.state.counters
         t = counters.interaction
-        action = self._act(t)
+        action, sent = self._act(t)
         behind = self._overlap and t > counters.learning_from and not counters.learned_ahead
         with self._learning() if behind else contextlib.nullcontext():
-            step = simulators.step(algorithm.to_simulator(simulators.ready(action)))
+            step, episodes = self.simulators.step(action if sent is None else sent, self.state.episodes)
         self._remember(action, step)
-        self.state = self.state._replace(
-            obs=step.result.obs,
-            episodes=simulators.follow(self.state.episodes, step),
-            counters=self.state.counters._replace(interaction=t + 1, learned_ahead=False),
-        )
+        counters = self.state.counters._replace(interaction=t + 1, learned_ahead=False)
+        self.state = self.state._replace(obs=step.result.obs, episodes=episodes, counters=counters)
         for line in step.events:
             self.display.message(line)
-        if not self._overlap and t >= counters.learning_from and (t + 1) % algorithm.stride == 0:
+        if not self._overlap and t >= counters.learning_from and (t + 1) % self._stride == 0:
             self._call(self._learn_program, self._learn)
 
-    def _act(self, t: int) -> Array:
+    def _act(self, t: int) -> tuple[Array, Array | None]:
+        """Actions [S, N, A] to remember, and those for the simulator if they differ."""
         obs, agent = self.state.obs, self.state.agent
         if self._device_obs[0] is not obs:
             self._device_obs = obs, jnp.asarray(obs)
         if self._device_counter[0] != t:
             self._device_counter = t, jnp.asarray(t, jnp.int32)
         arguments = agent.learner.policy, agent.exploration, self._device_obs[1], self._keys, self._device_counter[1]
-        action, exploration, following = self._call("act", self.programs.act, *arguments)
+        action, sent, exploration, following = self._call("act", self.programs.act, *arguments)
         self._device_counter = t + 1, following
         self.state = self.state._replace(agent=agent._replace(exploration=exploration))
-        return action
+        return action, sent
 
     def _remember(self, action: Array, step: Any) -> None:
         agent, counters = self.state.agent, self.state.counters
@@ -253,7 +258,7 @@ class SteppedDriver:
     def _learning(self) -> Iterator[None]:
         """The updates of the interaction before run meanwhile, and are dispatched at the end."""
         self.state = self.state._replace(counters=self.state.counters._replace(learned_ahead=True))
-        if not self.simulators.overlaps_in_a_thread or self._learn_program not in self._compiled:
+        if not self._in_a_thread or self._learn_program not in self._compiled:
             # What compiles says so on the display, which belongs to this thread.
             self._call(self._learn_program, self._learn)
             yield
@@ -276,7 +281,7 @@ class SteppedDriver:
 
     @property
     def _learn_program(self) -> str:
-        return f"learn{self.state.counters.updates % self.algorithm.phases}"
+        return f"learn{self.state.counters.updates % self._phases}"
 
     def _learn(self) -> None:
         """One round of updates."""
@@ -290,7 +295,7 @@ class SteppedDriver:
         else:
             # The learner's own counter is on the device already, and says the same as `counters.updates`.
             batches = self.programs.sample(memory, self._device_obs[1], self._keys, learner.updates)
-        learn = self.programs.learn[counters.updates % algorithm.phases]
+        learn = self.programs.learn[counters.updates % self._phases]
         learner, scale, sums = learn(learner, scale, sums, batches, self._keys)
         self.state = self.state._replace(
             agent=agent._replace(learner=learner, scale=scale, sums=sums),

@@ -41,7 +41,7 @@ from warpsac.agents.ppo.losses import (
     standardized,
 )
 from warpsac.agents.ppo.networks import Mlp, init_mlp, mlp_apply
-from warpsac.config.ppo import PpoConfig
+from warpsac.config.schema import PpoConfig
 from warpsac.types import Array, ObsViews
 
 ADAM = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)

@@ -1,0 +1,74 @@
+"""`warpsac eval`: evaluate the newest policy of a run on new episodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from warpsac.config.schema import Count, Seed
+from warpsac.envs import registry
+from warpsac.runs import run_folder
+from warpsac.runs.policy import load_policy, require_fit
+from warpsac.training import devices, evaluate
+from warpsac.training.configure import require_no_task
+
+
+@dataclass(frozen=True)
+class EvalOptions:
+    """Evaluate the newest policy of a run on new episodes."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Run folder."""
+    episodes: Count | None = None
+    """Number of complete episodes; default: as many as in the run's own evaluations."""
+    seed: Seed = 0
+    """Seed of the episodes."""
+    json: bool = False
+    """Print one JSON object instead of a table."""
+
+
+def command(asked: EvalOptions) -> int:
+    require_no_task(asked.run, "`warpsac train {}` makes one")
+    run = run_folder.open_run(asked.run)
+    target = registry.lookup(run.config.task)
+    devices.use_compilation_cache()
+    if target.torch:
+        devices.share_gpu_memory()
+    policy = load_policy(asked.run)
+    episodes = asked.episodes or run.config.eval.episodes
+    made = registry.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
+    # No evaluation during training happens at this step: the episodes are new ones.
+    seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
+    if target.jax and not asked.json:
+        print(f"compiling, then playing {episodes} episodes ...", file=sys.stderr)
+    with contextlib.closing(made):
+        require_fit(policy, made.spec)
+        (env,) = made.sets
+        found = evaluate.run_episodes(env, policy.normalized, episodes, seed, max_broken=run.config.env.max_faults)
+    row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
+    row |= evaluate.result_row(found, target.task)
+    if asked.json:
+        print(json.dumps(row))
+    else:
+        print(f"{target.name}, {run.config.variant}, step {policy.step:,}")
+        Console().print(_table(row))
+    return 0
+
+
+def _table(row: dict[str, Any]) -> Table:
+    table = Table(show_header=False)
+    table.add_row("episodes", str(row["eval/episodes"]))
+    table.add_row("return", f"{row['eval/return']:.2f} ± {row['eval/return_std']:.2f}")
+    table.add_row("length", f"{row['eval/length']:.1f}")
+    if "eval/success" in row:
+        table.add_row("success", f"{100 * row['eval/success']:.1f} %")
+    if "eval/score" in row:
+        table.add_row("normalised score", f"{row['eval/score']:.3f}")
+    return table

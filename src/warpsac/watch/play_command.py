@@ -1,0 +1,64 @@
+"""`warpsac play`: watch a policy, or an untrained agent, as a video or in the browser."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from warpsac.config.schema import Count, Seed
+from warpsac.envs import registry
+from warpsac.errors import UserError
+from warpsac.runs import run_folder
+from warpsac.runs.policy import load_policy
+from warpsac.training import devices
+from warpsac.training.configure import require_no_task
+from warpsac.watch import play
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """Watch the newest policy of a run, or an untrained agent, as a video or in the browser."""
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """Run folder; with --agent zero or random: a task."""
+    agent: Literal["policy", "zero", "random"] = "policy"
+    """The trained policy; or zero or random actions, to look at a task before training."""
+    out: str | None = None
+    """The mp4 file; default: policy.mp4 in the run folder, or TASK-AGENT.mp4 in the current folder."""
+    steps: Count = 1000
+    """Maximum number of control steps to show; the video ends with the episode, or after several short ones."""
+    seed: Seed = 0
+    """Seed of the episode."""
+    viewer: bool = False
+    """Instead of a video, serve a page to watch and steer the robot in the browser."""
+    host: str = "127.0.0.1"
+    """Address that the page is served on; 0.0.0.0: the whole network."""
+    port: int = 8080
+    """Port of the page; 0: any free one."""
+
+
+def command(asked: PlayOptions) -> int:
+    if asked.viewer and asked.out:
+        raise UserError("--viewer writes no video: leave out --out, or --viewer")
+    devices.use_compilation_cache()
+    agent: Any = asked.agent
+    task, env, out = asked.run, None, Path(f"{asked.run}-{agent}.mp4")
+    if agent == "policy":
+        require_no_task(asked.run, "to see it untrained: --agent zero or random")
+    if agent == "policy" or Path(asked.run).is_dir():  # else the task of a run, without its policy
+        run = run_folder.open_run(asked.run)
+        task, env, out = run.config.task, run.env, run.path / f"{agent}.mp4"
+    if agent == "policy":
+        agent = load_policy(asked.run)
+    target = registry.lookup(task)
+    if target.jax:
+        print("compiling the simulator ...", flush=True)
+    if asked.viewer:
+        play.watch(agent, target.name, asked.host, asked.port, asked.seed, env)
+    else:
+        out = Path(asked.out) if asked.out else out
+        print(f"video: {out} ({play.record(agent, target.name, out, asked.steps, asked.seed, env)})")
+    return 0
