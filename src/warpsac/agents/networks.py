@@ -2,7 +2,7 @@
 
     trunk:   BN(input) -> Linear -> B x [ x + relu(BN(W2 relu(BN(W1 x)))) ] -> RMSNorm
     actor:   trunk -> Linear + bias -> (mean, raw log-std)
-    critic:  trunk -> Linear + bias -> logits over the value support, C members side by side
+    critic:  trunk -> Linear + bias -> logits over the value support, C members in one batch
 
 Parameters are plain NamedTuples of float32 arrays (kernels are [in, out]); a critic's carry a leading
 member axis, every other leading axis (seeds) is added by `jax.vmap`. A forward pass takes running
@@ -77,7 +77,7 @@ class TrunkMoments(NamedTuple):
 class Network(NamedTuple):
     """A trunk with its head: an actor, or the members of a critic ensemble.
 
-    All vectors (BatchNorm scales and biases, RMSNorm scale, head bias) lie side by side in one array, in
+    All vectors (BatchNorm scales and biases, RMSNorm scale, head bias) are concatenated in one array, in
     the order of `vector_sizes`: optimizer, projection and EMA then touch one array instead of fifteen.
     `trunk` and `head_b` are views of it.
     """
@@ -143,7 +143,7 @@ def _init_network(
 def init_actor(
     rng: np.random.Generator, obs_dim: int, action_dim: int, width: int, blocks: int, expansion: int
 ) -> tuple[Network, TrunkMoments]:
-    """Mean and log-std are separate orthogonal heads, kept side by side in one kernel."""
+    """Mean and log-std are separate orthogonal heads, concatenated in one kernel."""
     return _init_network(rng, obs_dim, width, blocks, expansion, [action_dim, action_dim])
 
 
@@ -322,7 +322,7 @@ def _unit_columns(kernel: Array) -> Array:
 def _projected_vectors(network: Network) -> Array:
     """Scale and bias of each BatchNorm jointly at norm sqrt(d), and the RMSNorm scale; not the head bias.
 
-    The vectors are told apart by a group number per element: group g is the g-th norm, -1 is left alone.
+    The vectors are distinguished by a group number per element: group g is the g-th norm, -1 is left alone.
     """
     sizes = vector_sizes(network)
     groups = [i // 2 for i in range(len(sizes) - 1)] + [-1]

@@ -75,7 +75,7 @@ def observe(state: RewardScale, reward: Array, ended: Array, gamma: float) -> Re
 
 
 def forget_episodes(state: RewardScale, mask: Array) -> RewardScale:
-    """Environments that were started anew: their running return begins at zero."""
+    """Environments that were restarted: their running return starts at zero."""
     return state._replace(ended=state.ended | mask)
 
 

@@ -11,7 +11,7 @@ every environment before the step, the action, the reward, and whether the episo
 
 `add` writes action, reward and end at row t and the next observation at row t + 1. Where an episode ends,
 row t + 1 holds the first observation of the next one, so the true last observation goes to a side table
-of F slots, itself a ring. `end` is 0 while the episode goes on, and otherwise the slot + 1: positive if
+of F slots, itself a ring. `end` is 0 while the episode continues, and otherwise the slot + 1: positive if
 the episode was truncated, negative if it terminated. If the table wraps around, the rows that still need
 an overwritten slot leave replay, and all older ones with them: memory is bounded, and the age law
 stays exact over the ages 0..available_ages-1 that remain.

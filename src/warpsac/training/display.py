@@ -81,7 +81,7 @@ class Display:
 
     def phase(self, name: Phase, what: str = "", reached: int | None = None) -> None:
         """What is being done now; plain output announces compiling and evaluating, once for each `what`. `reached` is
-        the step, if some were made while compiling that no row has told yet."""
+        the current step, if steps were made while compiling that no row has reported yet."""
         if name in ("compiling", "evaluating") and not self._live and what not in self._announced:
             self._announced.add(what)
             self._plain(f"{name} {what} ..." if what else f"{name} ...")
@@ -145,7 +145,7 @@ class Display:
 
     def _remaining(self) -> str:
         (start, first), (end, last) = self._history[0], self._history[-1]
-        if last <= first or end <= start or self._phase == "collecting":  # learning has a pace of its own
+        if last <= first or end <= start or self._phase == "collecting":  # learning runs at another speed
             return UNKNOWN
         return duration((self._total - self._step) * (end - start) / (last - first))
 

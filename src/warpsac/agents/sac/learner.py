@@ -159,7 +159,7 @@ def noise_repeat_probabilities(longest: int) -> np.ndarray:
 
 
 def explore(agent: SacActor, policy: Policy, state: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
-    """Actions [N, A] sampled with noise that is held for n steps, and the noise to go on with."""
+    """Actions [N, A] sampled with noise that is held for n steps, and the noise for the next step."""
     noise_key, length_key = jax.random.split(key)
     cumulative = jnp.asarray(np.cumsum(noise_repeat_probabilities(agent.config.noise_repeat)), jnp.float32)
     # The last bound is left out: rounding must not yield a length beyond the longest.
