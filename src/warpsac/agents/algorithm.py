@@ -165,8 +165,8 @@ class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
     def streams(self, seeds: Sequence[int]) -> Any:
         """The roots of the algorithm's random streams."""
 
-    def init(self, seeds: Sequence[int]) -> tuple[Learner, Exploration, RewardScale, MetricSums]:
-        """The first state of all seeds, without its memory."""
+    def init(self, seeds: Sequence[int], memory: Memory) -> AgentState[Learner, Exploration, Memory]:
+        """The first state of all seeds, with an empty memory."""
 
     def init_memory(self, first_obs: Array) -> Memory:
         """An empty memory on the device; the first step will be taken from `first_obs` [S, N, D]."""

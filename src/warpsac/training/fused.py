@@ -28,10 +28,10 @@ from warpsac.training.episodes import Episode
 from warpsac.training.evaluate import broken_evaluation, evaluation_seed
 from warpsac.training.state import (
     Counters,
+    Driver,
     Groups,
     TrainState,
     agent_groups,
-    first_agent,
     joined,
     of_seed,
     restored_agent,
@@ -151,11 +151,11 @@ def reset_keys(seeds: Sequence[int]) -> Array:
     return jnp.stack([jax.random.fold_in(jax.random.key(seed), 1000) for seed in seeds])
 
 
-class FusedDriver:
+class FusedDriver(Driver):
     def __init__(self, config: Config, algorithm: Algorithm, env: JaxEnv, evaluation_env: JaxEnv):
         self.config, self.algorithm, self.env, self.evaluation_env = config, algorithm, env, evaluation_env
         self.spec = env.spec
-        self._keys = algorithm.streams(config.seeds)
+        self.keys = algorithm.streams(config.seeds)
         self._announced: set[str] = set()
         self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
         self._advance: Any = jax.jit(
@@ -176,7 +176,7 @@ class FusedDriver:
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
         simulator, obs = jax.tree.map(jnp.copy, reset(reset_keys(config.seeds)))
         episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
-        agent = first_agent(algorithm, config.seeds, jax.jit(algorithm.init_memory)(obs))
+        agent = algorithm.init(config.seeds, self._empty_memory(obs))
         self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
@@ -200,11 +200,8 @@ class FusedDriver:
             counters=counters,
         )
 
-    def empty_memory(self) -> None:
-        """Replay was not saved: it is filled again."""
-        agent = self.state.agent._replace(memory=jax.jit(self.algorithm.init_memory)(self.state.obs))
-        counters = self.state.counters._replace(stored=0, stored_at_update=0)
-        self.state = self.state._replace(agent=agent, counters=counters)
+    def _empty_memory(self, obs: Array) -> Any:
+        return jax.jit(self.algorithm.init_memory)(obs)
 
     # --- a stretch of interactions
 
@@ -229,8 +226,10 @@ class FusedDriver:
         if longest >= self.config.env.max_faults:
             raise keeps_running_away(self.config.task, longest, self.config.env.max_faults)
         if first:
-            reached = self.state.counters.interaction * self.config.env.num_envs
-            self.display.phase("training" if learning else "collecting", reached=reached)
+            self.display.phase(
+                "training" if learning else "collecting",
+                reached=self.state.counters.interaction * self.config.env.num_envs,
+            )
 
     def _call(self, repeats: int, rounds: int, learning: bool) -> None:
         counters, algorithm = self.state.counters, self.algorithm
@@ -246,7 +245,7 @@ class FusedDriver:
     def _arguments(self, repeats: int) -> tuple[TrainState, Any, np.int32, np.int32]:
         counter = np.int32(self.state.counters.interaction)
         on_device: Any = self.state._replace(counters=())  # type: ignore[arg-type]  # counters are the host's
-        return on_device, self._keys, counter, np.int32(repeats)
+        return on_device, self.keys, counter, np.int32(repeats)
 
     def _program(self, learning: bool, rounds: int) -> dict[str, Any]:
         """What the compiled program depends on, besides the algorithm and the simulator."""
@@ -266,22 +265,18 @@ class FusedDriver:
 
     # --- reading
 
-    def rows(self) -> list[dict[str, float]]:
-        """Metrics since the last row, for each seed."""
-        agent = self.state.agent
-        episode_rows, episodes = device_episodes.take_rows(self.state.episodes, self.spec.has_success)
-        metrics = self.algorithm.metrics(agent.memory, agent.scale, agent.sums)
-        agent = agent._replace(sums=self.algorithm.empty_sums())
-        self.state = self.state._replace(agent=agent, episodes=episodes)
-        return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
+    def episode_rows(self) -> list[dict[str, float]]:
+        rows, episodes = device_episodes.take_rows(self.state.episodes, self.spec.has_success)
+        self.state = self.state._replace(episodes=episodes)
+        return rows
 
-    def evaluate(self, on_step: Callable[[], None]) -> list[list[Episode]]:
+    def evaluate(self, step: int, on_step: Callable[[], None]) -> list[list[Episode]]:
         """The first episode of each evaluation environment, for every seed."""
         if "the evaluation" not in self._announced:
             self.display.phase("compiling", "the evaluation")
             self._announced.add("the evaluation")
-        step = self.state.counters.interaction * self.config.env.num_envs
-        keys = jnp.stack([jax.random.key(np.uint32(evaluation_seed(seed, step))) for seed in self.config.seeds])
+        seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
+        keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
         found = jax.device_get(self._play(self.state.agent.learner.policy, keys))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec
@@ -294,13 +289,6 @@ class FusedDriver:
             ]
             for columns in zip(*found, strict=True)
         ]
-
-    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
-        """What an update was made on, if it can still be found."""
-        agent, counters = self.state.agent, self.state.counters
-        return self.algorithm.batch_of(
-            agent.memory, self._keys, update, seed, counters.updates, counters.stored_at_update
-        )
 
 
 def make_envs(config: Config, resumed: bool) -> tuple[JaxEnv, JaxEnv]:

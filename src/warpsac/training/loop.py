@@ -10,16 +10,15 @@ import contextlib
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
-from warpsac.agents.algorithm import Algorithm
 from warpsac.config.schema import Config
-from warpsac.envs.contract import EnvSpec, SimulatorFailed
+from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped
 from warpsac.runs import checkpoint, curve, rowfiles
@@ -27,10 +26,9 @@ from warpsac.runs.policy import portable_spec
 from warpsac.runs.run_folder import RunDir, resume_command
 from warpsac.training import evaluate
 from warpsac.training.display import Display
-from warpsac.training.episodes import Episode
 from warpsac.training.signals import Interrupted, StopSignals
 from warpsac.training.simulators import ActionNotFinite
-from warpsac.training.state import Counters, Groups, TrainState, info
+from warpsac.training.state import Counters, Driver, info
 
 STOPPING = "stopping as soon as possible, and saving; a second signal stops at once, without saving"
 
@@ -46,39 +44,6 @@ class Outcome:
     @property
     def finished(self) -> bool:
         return self.reason == "finished"
-
-
-class Driver(Protocol):
-    """Advances the state of a run; two kinds: `SteppedDriver` and `FusedDriver`."""
-
-    algorithm: Algorithm
-    spec: EnvSpec
-    state: TrainState
-
-    def init(self, display: Display) -> None:
-        """Make the first state."""
-
-    def advance(self, interactions: int, stop: Callable[[], bool]) -> None:
-        """Make so many interactions, and the updates that belong to them; where there is something between two of them,
-        `stop` is asked whether to leave the rest."""
-
-    def rows(self) -> list[dict[str, float]]:
-        """Metrics since the last call, for each seed."""
-
-    def evaluate(self, on_step: Callable[[], None]) -> list[list[Episode]]:
-        """Complete episodes of each seed's policy."""
-
-    def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
-        """All arrays of each seed's checkpoint."""
-
-    def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
-        """Continue from the checkpoints of all seeds."""
-
-    def empty_memory(self) -> None:
-        """Start with an empty memory, whose contents were not saved."""
-
-    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
-        """What an update was made on, if it can still be found."""
 
 
 class Loop:
@@ -178,9 +143,11 @@ class Loop:
         self.display.phase("evaluating", f"{count} episode{'s' * (count != 1)}")
         with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
-            results = [evaluate.result_row(found, self.task) for found in self.driver.evaluate(signals.check)]
+            results = [
+                evaluate.result_row(found, self.task) for found in self.driver.evaluate(self.step, signals.check)
+            ]
             self._write([head | {"time/seconds": self.seconds} | row for row in results])
-            self.driver.state = self.driver.state._replace(counters=self.counters._replace(evaluated_at=self.step))
+            self.driver.count(evaluated_at=self.step)
             best = self.task.normalize_score if self.task else None
             for run in self.runs:
                 curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)

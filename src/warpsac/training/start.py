@@ -22,9 +22,9 @@ from warpsac.runs.run_folder import RunDir, resume_command
 from warpsac.training import devices
 from warpsac.training.configure import require_effect
 from warpsac.training.display import Display
-from warpsac.training.loop import Driver, Loop, Outcome
+from warpsac.training.loop import Loop, Outcome
 from warpsac.training.signals import Terminated
-from warpsac.training.state import restored_counters
+from warpsac.training.state import Driver, restored_counters
 
 __all__ = ["Outcome", "resume", "train"]
 
@@ -276,7 +276,7 @@ def _restore(driver: Driver, checkpoints: list[Checkpoint], config: Config, disp
     driver.empty_memory()
     counters = driver.state.counters
     refilled = max(counters.learning_from, counters.interaction + config.first_learning)
-    driver.state = driver.state._replace(counters=counters._replace(learning_from=refilled))
+    driver.count(learning_from=refilled)
     display.message(
         f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before "
         "learning continues"
@@ -314,5 +314,4 @@ def _keep_one_evaluation(loop: Loop) -> None:
     for run in loop.runs:
         run.rows.set_evaluation_aside(loop.step)
     if evaluated:
-        state = loop.driver.state
-        loop.driver.state = state._replace(counters=state.counters._replace(evaluated_at=None))
+        loop.driver.count(evaluated_at=None)

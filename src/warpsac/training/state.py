@@ -1,4 +1,4 @@
-"""The state of a training run, for all seeds: one record, made, saved and restored here.
+"""The state of a training run, for all seeds: one record, and the driver that advances it; saved and restored here.
 
 A checkpoint holds, for each seed, groups of named arrays: `policy`, `learner`, `interaction` (exploration noise, reward
 scale, sums of metrics), `replay`, `episodes` and what the simulator saves of itself (`env`, `curriculum`). The counters
@@ -7,7 +7,8 @@ go into its manifest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import abc
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,11 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.agents.algorithm import AgentState, Algorithm, stacked
+from warpsac.config.schema import Config
+from warpsac.envs.contract import EnvSpec
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
 from warpsac.replay.snapshot import join_seeds, take_seed
 from warpsac.runs import pytree
 from warpsac.runs.checkpoint import Checkpoint
+from warpsac.training.display import Display
+from warpsac.training.episodes import Episode
 from warpsac.types import Array
 
 Groups = dict[str, dict[str, np.ndarray]]  # of one seed: group -> name -> array
@@ -55,13 +60,69 @@ class TrainState(NamedTuple):
     counters: Counters
 
 
-def first_agent(algorithm: Algorithm, seeds: Sequence[int], memory: Any) -> AgentState:
-    learner, exploration, scale, sums = algorithm.init(seeds)
-    return AgentState(learner, exploration, memory, scale, sums)
+class Driver(abc.ABC):
+    """Advances the state of a run by stretches of interactions; two kinds: `SteppedDriver` and `FusedDriver`."""
+
+    config: Config
+    algorithm: Algorithm
+    spec: EnvSpec
+    display: Display
+    state: TrainState
+    keys: Any
+    """The roots of the algorithm's random streams."""
+
+    @abc.abstractmethod
+    def init(self, display: Display) -> None:
+        """Make the first state."""
+
+    @abc.abstractmethod
+    def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
+        """Make so many interactions, and the updates that belong to them; where there is something between two of them,
+        `stop` is asked whether to leave the rest."""
+
+    @abc.abstractmethod
+    def episode_rows(self) -> list[dict[str, float]]:
+        """Metrics of the training episodes that ended since the last call, for each seed."""
+
+    @abc.abstractmethod
+    def evaluate(self, step: int, on_step: Callable[[], None]) -> list[list[Episode]]:
+        """Complete episodes of each seed's policy after so many environment steps."""
+
+    @abc.abstractmethod
+    def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
+        """All arrays of each seed's checkpoint."""
+
+    @abc.abstractmethod
+    def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
+        """Continue from the checkpoints of all seeds."""
+
+    @abc.abstractmethod
+    def _empty_memory(self, obs: Array) -> Any:
+        """The algorithm's memory before its first step, which will be taken from `obs`."""
+
+    def count(self, **counters: Any) -> None:
+        self.state = self.state._replace(counters=self.state.counters._replace(**counters))
+
+    def empty_memory(self) -> None:
+        """Replay was not saved: it is filled again."""
+        self.state = self.state._replace(agent=self.state.agent._replace(memory=self._empty_memory(self.state.obs)))
+        self.count(stored=0, stored_at_update=0)
+
+    def rows(self) -> list[dict[str, float]]:
+        """Metrics since the last row, for each seed."""
+        episode_rows, agent = self.episode_rows(), self.state.agent
+        metrics = self.algorithm.metrics(_arrays_of(agent.memory), agent.scale, agent.sums)
+        self.state = self.state._replace(agent=agent._replace(sums=self.algorithm.empty_sums()))
+        return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
+
+    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
+        """What an update was made on, if it can still be found."""
+        memory, counters = _arrays_of(self.state.agent.memory), self.state.counters
+        return self.algorithm.batch_of(memory, self.keys, update, seed, counters.updates, counters.stored_at_update)
 
 
-def ring_of(memory: Any) -> Any:
-    """The memory's arrays, wherever they are."""
+def _arrays_of(memory: Any) -> Any:
+    """The memory's arrays, on the device or in host memory."""
     return memory.state if isinstance(memory, HostRing) else memory
 
 
@@ -75,7 +136,7 @@ def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[G
     trees = {"policy": learner.policy, "learner": learner, "interaction": carried}
     parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(seeds)]
     if ring is not None:
-        fetched = jax.device_get(ring_of(agent.memory))
+        fetched = jax.device_get(_arrays_of(agent.memory))
         for s, groups in enumerate(parts):
             groups["replay"] = take_seed(fetched, ring, s)
     return parts

@@ -34,12 +34,11 @@ from warpsac.training.episodes import Episode
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.state import (
     Counters,
+    Driver,
     Groups,
     TrainState,
     agent_groups,
-    first_agent,
     restored_agent,
-    ring_of,
 )
 from warpsac.types import Array, Restart
 
@@ -147,7 +146,7 @@ def compile_programs(algorithm: Algorithm) -> Programs:
     )
 
 
-class SteppedDriver:
+class SteppedDriver(Driver):
     def __init__(self, config: Config, algorithm: Algorithm, simulators: HostSimulators, host_memory: Sac | None):
         """`host_memory`: the algorithm again if its replay lives in host memory."""
         self.config, self.algorithm, self.simulators = config, algorithm, simulators
@@ -158,7 +157,7 @@ class SteppedDriver:
         self._in_a_thread = simulators.overlaps_in_a_thread
         self._stride, self._phases = algorithm.stride, algorithm.phases
         self._host_memory = host_memory
-        self._keys = algorithm.streams(config.seeds)
+        self.keys = algorithm.streams(config.seeds)
         self._compiled: set[str] = set()
         self._handing_over: Future[None] | None = None
         # What the device has of the host's: the host's value and the device's.
@@ -170,7 +169,7 @@ class SteppedDriver:
     def init(self, display: Display) -> None:
         self.display, self.simulators.report = display, display.message
         obs = self._first_obs
-        agent = first_agent(self.algorithm, self.config.seeds, self._empty_memory(obs))
+        agent = self.algorithm.init(self.config.seeds, self._empty_memory(obs))
         counters = Counters(learning_from=self.config.first_learning)
         self.state = TrainState(None, obs, agent, self.simulators.no_episodes(), counters)
 
@@ -191,12 +190,6 @@ class SteppedDriver:
         self.state = TrainState(None, obs, agent, episodes, counters)
         if not exact:
             self._cut(obs)
-
-    def empty_memory(self) -> None:
-        """Replay was not saved: it is filled again."""
-        agent = self.state.agent._replace(memory=self._empty_memory(self.state.obs))
-        counters = self.state.counters._replace(stored=0, stored_at_update=0)
-        self.state = self.state._replace(agent=agent, counters=counters)
 
     # --- one interaction
 
@@ -230,7 +223,7 @@ class SteppedDriver:
             self._device_obs = obs, jnp.asarray(obs)
         if self._device_counter[0] != t:
             self._device_counter = t, jnp.asarray(t, jnp.int32)
-        arguments = agent.learner.policy, agent.exploration, self._device_obs[1], self._keys, self._device_counter[1]
+        arguments = agent.learner.policy, agent.exploration, self._device_obs[1], self.keys, self._device_counter[1]
         action, sent, exploration, following = self._call("act", self.programs.act, *arguments)
         self._device_counter = t + 1, following
         self.state = self.state._replace(agent=agent._replace(exploration=exploration))
@@ -290,13 +283,13 @@ class SteppedDriver:
         if self._host_memory:
             indices = range(counters.updates, counters.updates + algorithm.updates_per_round)
             batches = self._host_memory.sample_on_host(
-                memory, [self.programs.sample_keys(self._keys, np.int32(index)) for index in indices]
+                memory, [self.programs.sample_keys(self.keys, np.int32(index)) for index in indices]
             )
         else:
             # The learner's own counter is on the device already, and says the same as `counters.updates`.
-            batches = self.programs.sample(memory, self._device_obs[1], self._keys, learner.updates)
+            batches = self.programs.sample(memory, self._device_obs[1], self.keys, learner.updates)
         learn = self.programs.learn[counters.updates % self._phases]
-        learner, scale, sums = learn(learner, scale, sums, batches, self._keys)
+        learner, scale, sums = learn(learner, scale, sums, batches, self.keys)
         self.state = self.state._replace(
             agent=agent._replace(learner=learner, scale=scale, sums=sums),
             counters=counters._replace(
@@ -317,20 +310,14 @@ class SteppedDriver:
 
     # --- reading
 
-    def rows(self) -> list[dict[str, float]]:
-        """Metrics since the last row, for each seed."""
-        agent = self.state.agent
-        episode_rows, episodes = self.simulators.episode_rows(self.state.episodes)
-        metrics = self.algorithm.metrics(ring_of(agent.memory), agent.scale, agent.sums)
-        agent = agent._replace(sums=self.algorithm.empty_sums())
-        self.state = self.state._replace(agent=agent, episodes=episodes)
-        return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
+    def episode_rows(self) -> list[dict[str, float]]:
+        rows, episodes = self.simulators.episode_rows(self.state.episodes)
+        self.state = self.state._replace(episodes=episodes)
+        return rows
 
-    def evaluate(self, on_step: Callable[[], None]) -> list[list[Episode]]:
+    def evaluate(self, step: int, on_step: Callable[[], None]) -> list[list[Episode]]:
         """Complete episodes of each seed's policy, all seeds at once."""
         config, policy = self.config, self.state.agent.learner.policy
-        counters = self.state.counters
-        step = counters.interaction * config.env.num_envs
         try:
             with self.simulators.evaluation() as envs:
                 return evaluate.run_episodes_of_seeds(
@@ -344,7 +331,7 @@ class SteppedDriver:
                 )
         finally:
             if self.simulators.evaluation_cuts:
-                obs, episodes = self.simulators.restart(counters.interaction, self.state.episodes)
+                obs, episodes = self.simulators.restart(self.state.counters.interaction, self.state.episodes)
                 self.state = self.state._replace(obs=obs, episodes=episodes)
                 self._cut(obs)
 
@@ -358,10 +345,3 @@ class SteppedDriver:
             memory, scale = self.programs.cut(agent.memory, agent.scale, mask, obs)
             agent = agent._replace(memory=memory, scale=scale)
         self.state = self.state._replace(agent=agent)
-
-    def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
-        """What an update was made on, if it can still be found."""
-        agent, counters = self.state.agent, self.state.counters
-        return self.algorithm.batch_of(
-            ring_of(agent.memory), self._keys, update, seed, counters.updates, counters.stored_at_update
-        )

@@ -12,6 +12,7 @@ import numpy as np
 
 from warpsac.agents import normalize
 from warpsac.agents.algorithm import (
+    AgentState,
     MetricSums,
     add_metrics,
     mean_rows,
@@ -63,9 +64,10 @@ class Ppo:
     def streams(self, seeds: Sequence[int]) -> Streams:
         return Streams(*stream_roots(seeds, 2))
 
-    def init(self, seeds: Sequence[int]) -> tuple[Learner, tuple[()], RewardScale, MetricSums]:
+    def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout]:
         learner = stacked([ppo.init_learner(self.actor, seed) for seed in seeds])
-        return learner, (), stacked([normalize.init(self.num_envs) for _ in seeds]), self.empty_sums()
+        scale = stacked([normalize.init(self.num_envs) for _ in seeds])
+        return AgentState(learner, (), memory, scale, self.empty_sums())
 
     def init_memory(self, first_obs: Array) -> Rollout:
         """Arrays [T, S, N, ...] for the steps of one rollout."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from warpsac.agents import normalize
 from warpsac.agents.algorithm import (
+    AgentState,
     MetricSums,
     add_metrics,
     mean_rows,
@@ -57,7 +58,8 @@ class Streams(NamedTuple):
 class Sac:
     actor: SacActor
     ring: RingSpec
-    law: AgeLaw
+    decay_steps: int
+    weight_floor: float
     sampler: Sampler
     batch_size: int
     updates_per_round: int
@@ -84,7 +86,8 @@ class Sac:
                 storage=replay.storage,
                 voids=faulty_steps,
             ),
-            law=AgeLaw.of(replay.decay_steps, replay.weight_floor),
+            decay_steps=replay.decay_steps,
+            weight_floor=replay.weight_floor,
             sampler=replay.sampler,
             batch_size=replay.batch_size,
             updates_per_round=config.updates_per_step,
@@ -101,6 +104,10 @@ class Sac:
         return self.actor.config.policy_delay
 
     @property
+    def law(self) -> AgeLaw:
+        return AgeLaw.of(self.decay_steps, self.weight_floor)
+
+    @property
     def gamma(self) -> float:
         return self.actor.config.gamma
 
@@ -109,12 +116,13 @@ class Sac:
     def streams(self, seeds: Sequence[int]) -> Streams:
         return Streams(*stream_roots(seeds, 3))
 
-    def init(self, seeds: Sequence[int]) -> tuple[Learner, Exploration, RewardScale, MetricSums]:
-        return (
-            stacked([sac.init_learner(self.actor, seed) for seed in seeds]),
-            stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in seeds]),
-            stacked([normalize.init(self.ring.num_envs) for _ in seeds]),
-            self.empty_sums(),
+    def init(self, seeds: Sequence[int], memory: Ring) -> AgentState[Learner, Exploration, Ring]:
+        return AgentState(
+            learner=stacked([sac.init_learner(self.actor, seed) for seed in seeds]),
+            exploration=stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in seeds]),
+            memory=memory,
+            scale=stacked([normalize.init(self.ring.num_envs) for _ in seeds]),
+            sums=self.empty_sums(),
         )
 
     def init_memory(self, first_obs: Array) -> Ring:
