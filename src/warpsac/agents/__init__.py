@@ -1,7 +1,6 @@
 """Learning algorithms: pure functions, one per equation.
 
-algorithm  the contract that SAC and PPO fulfil, the seed axis, random streams, sums of metrics
-normalize  running statistics: reward scale, observation moments
+algorithm  the contract that SAC and PPO fulfil, the seed axis, random streams, reward scale, sums of metrics
 networks   trunk, actor, critic ensemble, parameter projection
 sac/       the method        ppo/    the baseline
 

@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents.normalize import RewardScale
 from warpsac.replay.ring import RingSpec
 from warpsac.types import Array, ObsViews, Restart, StepResult
 
@@ -49,6 +48,58 @@ def stream_roots(seeds: Sequence[int], count: int) -> list[Array]:
 def stream(roots: Array, counter: Array) -> Array:
     """The keys [S] of the counter's draw from a stream."""
     return jax.vmap(jax.random.fold_in)(roots, jnp.broadcast_to(counter, roots.shape))
+
+
+# --- the reward scale
+
+
+class RewardScale(NamedTuple):
+    """Running statistics of discounted returns G, of one seed; they give one number that keeps returns inside the value
+    support.
+
+    Per environment G <- gamma (1 - ended) G + r, where `ended` is whether the previous step closed an episode.
+    """
+
+    returns: Array  # float32 [N], the running discounted return G
+    ended: Array  # bool [N], the last step closed an episode
+    mean: Array  # float32 [], of G over environments and time
+    var: Array  # float32 []
+    count: Array  # float32 []
+    largest: Array  # float32 [], all-time max |G|
+
+    @classmethod
+    def initial(cls, num_envs: int) -> RewardScale:
+        return cls(
+            returns=jnp.zeros(num_envs, jnp.float32),
+            ended=jnp.zeros(num_envs, bool),
+            mean=jnp.zeros((), jnp.float32),
+            var=jnp.ones((), jnp.float32),
+            count=jnp.full((), 1e-4, jnp.float32),
+            largest=jnp.zeros((), jnp.float32),
+        )
+
+    def observe(self, reward: Array, ended: Array, gamma: float) -> RewardScale:
+        """After one more vector step."""
+        returns = gamma * jnp.where(self.ended, 0.0, self.returns) + reward
+        mean, var, count = merged_moments(self.mean, self.var, self.count, returns)
+        return RewardScale(returns, ended, mean, var, count, jnp.maximum(self.largest, jnp.abs(returns).max()))
+
+    def restart(self, mask: Array) -> RewardScale:
+        """After environments were restarted: their running return starts at zero."""
+        return self._replace(ended=self.ended | mask)
+
+    def factor(self, limit: float) -> Array:
+        """1 / max(sqrt(var(G) + 1e-8), max|G| / limit)."""
+        return 1.0 / jnp.maximum(jnp.sqrt(self.var + 1e-8), self.largest / limit)
+
+
+def merged_moments(mean: Array, var: Array, count: Array, samples: Array) -> tuple[Array, Array, Array]:
+    """Mean, biased variance and count after `samples` [M, ...] as well: two groups merged exactly."""
+    size = samples.shape[0]
+    total = count + size
+    delta = samples.mean(0) - mean
+    spread = var * count + samples.var(0) * size + jnp.square(delta) * count * size / total
+    return mean + delta * size / total, spread / total, total
 
 
 # --- metrics, summed on the device until a row is due

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents import normalize
 from warpsac.agents.algorithm import Algorithm, over_seeds
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
@@ -340,7 +339,7 @@ class SteppedDriver(Driver):
         agent, mask = self.state.agent, np.ones(obs.shape[:2], bool)
         if self._host_memory:
             agent.memory.cut(mask, obs)
-            agent = agent._replace(scale=normalize.forget_episodes(agent.scale, mask))
+            agent = agent._replace(scale=agent.scale.restart(mask))
         else:
             memory, scale = self.programs.cut(agent.memory, agent.scale, mask, obs)
             agent = agent._replace(memory=memory, scale=scale)

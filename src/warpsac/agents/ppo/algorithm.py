@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents import normalize
 from warpsac.agents.algorithm import (
     AgentState,
     MetricSums,
+    RewardScale,
     add_metrics,
     mean_rows,
     over_seeds,
@@ -22,7 +22,6 @@ from warpsac.agents.algorithm import (
     stream_roots,
     zero_sums,
 )
-from warpsac.agents.normalize import RewardScale
 from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.ppo.learner import Learner, Policy, PpoActor, Rollout
 from warpsac.config.schema import Config
@@ -66,7 +65,7 @@ class Ppo:
 
     def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout]:
         learner = stacked([ppo.init_learner(self.actor, seed) for seed in seeds])
-        scale = stacked([normalize.init(self.num_envs) for _ in seeds])
+        scale = stacked([RewardScale.initial(self.num_envs) for _ in seeds])
         return AgentState(learner, (), memory, scale, self.empty_sums())
 
     def init_memory(self, first_obs: Array) -> Rollout:
@@ -122,7 +121,7 @@ class Ppo:
 
     def cut(self, memory: Rollout, scale: RewardScale, mask: Array, obs: Array) -> tuple[Rollout, RewardScale]:
         """Between two rollouts, so none of them holds a step across it: only running returns start again."""
-        return memory, normalize.forget_episodes(scale, mask)
+        return memory, scale.restart(mask)
 
     # --- learning
 
@@ -145,7 +144,7 @@ class Ppo:
     # --- reading
 
     def metrics(self, memory: Rollout, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
-        factors = jax.vmap(lambda state: normalize.scale(state, ppo.RETURN_LIMIT))(scale)
+        factors = jax.vmap(lambda state: state.factor(ppo.RETURN_LIMIT))(scale)
         sums, factors = jax.device_get((sums, factors))
         rows = mean_rows(sums, self.seeds)
         for row, factor in zip(rows, factors, strict=True):

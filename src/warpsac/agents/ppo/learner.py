@@ -24,9 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from warpsac.agents import normalize
+from warpsac.agents.algorithm import RewardScale
 from warpsac.agents.networks import FORMATS, Format
-from warpsac.agents.normalize import ObsMoments, RewardScale
 from warpsac.agents.ppo.losses import (
     adapted_rate,
     advantages,
@@ -40,7 +39,7 @@ from warpsac.agents.ppo.losses import (
     standard_deviation,
     standardized,
 )
-from warpsac.agents.ppo.networks import Mlp, init_mlp, mlp_apply
+from warpsac.agents.ppo.networks import Mlp, ObsMoments, init_mlp, mlp_apply
 from warpsac.config.schema import PpoConfig
 from warpsac.types import Array, ObsViews
 
@@ -131,7 +130,7 @@ def _init_policy(agent: PpoActor, rng: np.random.Generator) -> Policy:
     config = agent.config
     actor = init_mlp(rng, agent.views.actor_dim, config.actor_hidden, agent.action_dim, ACTOR_OUTPUT_GAIN)
     log_std = jnp.full(agent.action_dim, math.log(config.initial_std), jnp.float32)
-    return Policy(actor, log_std, normalize.no_observations(agent.views.obs_dim))
+    return Policy(actor, log_std, ObsMoments.initial(agent.views.obs_dim))
 
 
 def init_learner(agent: PpoActor, seed: int) -> Learner:
@@ -205,13 +204,13 @@ def observe_rewards(agent: PpoActor, scale: RewardScale, rollout: Rollout) -> tu
 
     def step(state: RewardScale, row: Any) -> tuple[RewardScale, None]:
         reward, ended, void = row
-        return normalize.observe(state, jnp.where(void, 0.0, reward), ended | void, agent.config.gamma), None
+        return state.observe(jnp.where(void, 0.0, reward), ended | void, agent.config.gamma), None
 
     if not agent.config.normalize_rewards:
         return scale, jnp.ones((), jnp.float32)
     ended = rollout.terminated | rollout.truncated
     scale, _ = jax.lax.scan(step, scale, (rollout.reward, ended, rollout.void))
-    return scale, normalize.scale(scale, RETURN_LIMIT)
+    return scale, scale.factor(RETURN_LIMIT)
 
 
 def make_samples(agent: PpoActor, learner: Learner, rollout: Rollout, reward_scale: Array) -> Samples:
@@ -311,7 +310,7 @@ def update(
     spread = standard_deviation(samples.target, samples.counts)
     saturated = jnp.abs(to_simulator(agent, samples.action)) > SATURATED
     return (
-        learner._replace(obs=normalize.observe_batch(learner.obs, seen)),
+        learner._replace(obs=learner.obs.observe(seen)),
         scale,
         {
             **{name: values.mean() for name, values in metrics.items()},

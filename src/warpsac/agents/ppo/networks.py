@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpsac.agents.algorithm import merged_moments
 from warpsac.agents.networks import Format, orthogonal
 from warpsac.types import Array
 
@@ -43,3 +44,19 @@ def mlp_apply(mlp: Mlp, x: Array, number: Format) -> Array:
 def _linear(kernel: Array, bias: Array, x: Array, number: Format) -> Array:
     x, kernel = x.astype(number.dtype), kernel.astype(number.dtype)
     return jnp.matmul(x, kernel, precision=number.precision, preferred_element_type=jnp.float32) + bias
+
+
+class ObsMoments(NamedTuple):
+    """The observation normaliser: mean and biased variance of every observation so far; of none: 0 and 1."""
+
+    mean: Array  # float32 [D]
+    var: Array  # float32 [D]
+    count: Array  # float32 []
+
+    @classmethod
+    def initial(cls, obs_dim: int) -> ObsMoments:
+        return cls(jnp.zeros(obs_dim, jnp.float32), jnp.ones(obs_dim, jnp.float32), jnp.zeros((), jnp.float32))
+
+    def observe(self, obs: Array) -> ObsMoments:
+        """After a batch of observations [M, D] as well."""
+        return ObsMoments(*merged_moments(*self, obs))

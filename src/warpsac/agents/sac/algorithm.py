@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents import normalize
 from warpsac.agents.algorithm import (
     AgentState,
     MetricSums,
+    RewardScale,
     add_metrics,
     mean_rows,
     over_seeds,
@@ -23,7 +23,6 @@ from warpsac.agents.algorithm import (
     stream_roots,
     zero_sums,
 )
-from warpsac.agents.normalize import RewardScale
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
 from warpsac.config.schema import Config
@@ -121,7 +120,7 @@ class Sac:
             learner=stacked([sac.init_learner(self.actor, seed) for seed in seeds]),
             exploration=stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in seeds]),
             memory=memory,
-            scale=stacked([normalize.init(self.ring.num_envs) for _ in seeds]),
+            scale=stacked([RewardScale.initial(self.ring.num_envs) for _ in seeds]),
             sums=self.empty_sums(),
         )
 
@@ -169,13 +168,13 @@ class Sac:
 
     def observe_rewards(self, scale: RewardScale, step: StepResult, restart: Restart | None) -> RewardScale:
         if restart is not None:
-            scale = over_seeds(normalize.forget_episodes, self.seeds)(scale, restart.mask)
-        observe = over_seeds(lambda s, r, e: normalize.observe(s, r, e, self.gamma), self.seeds)
+            scale = over_seeds(RewardScale.restart, self.seeds)(scale, restart.mask)
+        observe = over_seeds(lambda s, r, e: s.observe(r, e, self.gamma), self.seeds)
         ended = step.terminated | step.truncated
         return observe(scale, step.reward, ended if step.faulty is None else ended | step.faulty)
 
     def cut(self, memory: Ring, scale: RewardScale, mask: Array, obs: Array) -> tuple[Ring, RewardScale]:
-        return replay.cut(memory, self.ring, mask, obs), normalize.forget_episodes(scale, mask)
+        return replay.cut(memory, self.ring, mask, obs), scale.restart(mask)
 
     # --- learning
 
@@ -204,7 +203,7 @@ class Sac:
         """One update of every seed on its minibatch."""
 
         def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
-            reward_scale = normalize.scale(scale, self.actor.config.value_limit)
+            reward_scale = scale.factor(self.actor.config.value_limit)
             key = jax.random.fold_in(key, learner.updates)
             return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
 
@@ -268,4 +267,4 @@ class Sac:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _reward_scales(scale: RewardScale, limit: float) -> Array:
-    return jax.vmap(lambda state: normalize.scale(state, limit))(scale)
+    return jax.vmap(lambda state: state.factor(limit))(scale)
