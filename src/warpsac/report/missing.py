@@ -1,10 +1,11 @@
-"""Which runs are missing: of a plan, or of the grid that the runs draw up."""
+"""Which runs are missing: of a plan, or of the grid that the existing runs form."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from warpsac.report.groups import OTHER_FAMILY, Group, group_of, in_order, scale_of
 from warpsac.report.runs import Run, common_changes
@@ -18,58 +19,56 @@ class Missing(NamedTuple):
 
 
 def find_plans(roots: Sequence[Path]) -> list[Planned]:
-    """What benches have planned in the folders, or in folders right inside them."""
+    """The plans of benches in the folders, or in their direct subfolders."""
     folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
     return [cell for folder in folders for cell in read_plan(folder)]
 
 
 def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
-    """The runs that are planned and not there; without a plan, the gaps of the grid that the runs draw up.
+    """The runs that are planned and do not exist; without a plan, the gaps in the grid that the runs form.
 
-    Every group on a task should have the seeds that any group has there, and a plain variant that occurs in a
-    family should have all tasks that occur in it. Ablations are not expected on other tasks. A seed that was trained
-    for a shorter time is there: nobody is expected to have it at both lengths.
+    Every group on a task should have the seeds that any group has on it, and a plain variant that occurs in a family
+    should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
+    missing: it need not exist at both lengths.
     """
     if planned:
         return _missing_of_plan(runs, planned)
     common = common_changes(runs)
-    seeds: dict[str, set[int]] = {}
-    there: dict[tuple[str, Group], set[int]] = {}
+    seeds: defaultdict[str, set[int]] = defaultdict(set)
+    existing: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
     family: dict[str, str] = {}
     for run in runs:
         if run.scale and run.group and run.seed is not None:
-            seeds.setdefault(run.task, set()).add(run.seed)
-            there.setdefault((run.task, run.group.whole), set()).add(run.seed)
+            seeds[run.task].add(run.seed)
+            existing[run.task, run.group.whole].add(run.seed)
             family[run.task] = run.scale.family
-    plain = {(family[task], group) for task, group in there if not group.without(common).changes}
-    for task in seeds:
-        for of, group in plain:
-            if of == family[task] and of != OTHER_FAMILY:
-                there.setdefault((task, group), set())
-    gaps = {key: seeds[key[0]] - found for key, found in there.items()}
-    order = in_order({group for _, group in there})
+    plain = {(family[task], group) for task, group in existing if not group.without(common).changes}
+    expected = {(task, group) for task in seeds for of, group in plain if of == family[task] != OTHER_FAMILY}
+    expected |= existing.keys()
     return [
-        Missing(task, group, tuple(sorted(gaps[task, group])))
+        Missing(task, group, tuple(sorted(gap)))
         for task in seeds
-        for group in order
-        if gaps.get((task, group))
+        for group in in_order({group for _, group in existing})
+        if (task, group) in expected and (gap := seeds[task] - existing[task, group])
     ]
 
 
 def _missing_of_plan(runs: Sequence[Run], planned: Sequence[Planned]) -> list[Missing]:
-    there: dict[Any, set[int]] = {}
+    existing: defaultdict[tuple[str, Group, int | None], set[int]] = defaultdict(set)
     for run in runs:
         if run.group is not None:
-            there.setdefault((run.task, run.group.whole, run.seed), set()).add(run.end_step)
+            existing[run.task, run.group.whole, run.seed].add(run.end_step)
     unreadable = {(run.path.parent.name, run.path.name) for run in runs if run.group is None}
-    wanted: dict[tuple[str, Group, int], set[int]] = {}  # a plan may have the same run at two lengths
+    wanted: defaultdict[tuple[str, Group, int], set[int]] = defaultdict(
+        set
+    )  # a plan may have the same run at two lengths
     for cell, config in planned:
         for seed in config.seeds:
-            if any(folder == cell and name.endswith(f"-seed{seed}") for folder, name in unreadable):
-                continue  # begun, and listed as damaged
-            wanted.setdefault((scale_of(config).task, group_of(config), seed), set()).add(config.end_step)
-    gaps: dict[tuple[str, Group], set[int]] = {}
+            # A run that was started and is listed as damaged is not missing.
+            if not any(folder == cell and name.endswith(f"-seed{seed}") for folder, name in unreadable):
+                wanted[scale_of(config).task, group_of(config), seed].add(config.end_step)
+    gaps: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
     for (task, group, seed), lengths in wanted.items():
-        if len(there.get((task, group, seed), ())) < len(lengths):
-            gaps.setdefault((task, group), set()).add(seed)
+        if len(existing[task, group, seed]) < len(lengths):
+            gaps[task, group].add(seed)
     return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]

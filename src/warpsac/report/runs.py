@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from warpsac.config.schema import Config
 from warpsac.envs import published
 from warpsac.errors import UserError
-from warpsac.report.groups import Group, Scale, group_of, scale_of
+from warpsac.report.groups import Changes, Group, Scale, group_of, scale_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.files import in_words
 
@@ -23,7 +24,7 @@ Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no 
 
 NOTHING = np.zeros(0)
 
-# Runs of one horizon may end a few interactions apart; below this share of it they are of another length.
+# Runs of one horizon may end a few interactions apart; below this share of it they have another length.
 REACHED = 0.98
 
 
@@ -33,13 +34,13 @@ class Run:
     name: str
     status: Status
     detail: str = ""
-    """What there is to say about the status, in words."""
+    """More about the status, as text."""
     scale: Scale | None = None
-    """Unknown, as are group and seed, if the config cannot be read."""
+    """None, like group and seed, if the config cannot be read."""
     group: Group | None = None
     seed: int | None = None
     steps: np.ndarray = field(default_factory=lambda: NOTHING)
-    """Environment steps of the evaluations; those that are not finite are left out."""
+    """Environment steps of the evaluations, without those that are not finite."""
     raw: np.ndarray = field(default_factory=lambda: NOTHING)
     """Mean return of each evaluation, or success in percent where that is the task's metric."""
     seconds: np.ndarray = field(default_factory=lambda: NOTHING)
@@ -47,7 +48,7 @@ class Run:
     reached: int = 0
     end_step: int = 0
     total_steps: int = 0
-    """The horizon of its schedule, which the run may have been told to stop before."""
+    """The horizon of its schedule; `stop_at` may end the run before."""
     faults: int | None = None
     impl: str | None = None
     """What simulated the physics, where there was a choice."""
@@ -63,11 +64,19 @@ class Run:
         return self.scale.score(self.raw)
 
     @property
+    def last_score(self) -> float | None:
+        return float(self.scores[-1]) if len(self.raw) and self.scale and self.scale.bounds else None
+
+    @property
+    def total_seconds(self) -> float | None:
+        return float(self.seconds[-1]) if len(self.seconds) else None
+
+    @property
     def finished(self) -> bool:
         return self.status == "finished"
 
     def origin(self, part: str) -> Mapping[str, Any]:
-        """One of the mappings of meta.json, which may be missing or broken."""
+        """One of the mappings of meta.json; empty if it is missing or broken."""
         return run_folder.part_of(self.meta, part, dict)
 
     @property
@@ -79,7 +88,7 @@ class Run:
         return self.finished and self.reached < self.end_step
 
     @property
-    def told_to_stop_early(self) -> bool:
+    def set_to_stop_early(self) -> bool:
         return self.end_step < REACHED * self.total_steps
 
 
@@ -95,19 +104,25 @@ def find_folders(root: Path) -> Iterator[Path]:
         if real in seen:
             return
         seen.add(real)
-        if (folder / run_folder.CONFIG).is_file():
-            yield folder
-            return
         try:
-            inside = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+            is_run = (folder / run_folder.CONFIG).is_file()
+            inside = [] if is_run else sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry))
         except OSError:
-            yield folder  # reading it as a run says what is wrong
-            return
+            is_run, inside = True, []  # reading it as a run reports what is wrong
+        if is_run:
+            yield folder
         for name in inside:
             if not name.startswith("."):
                 yield from below(folder / name)
 
     yield from below(root)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # such as a link to itself
+        return False
 
 
 def collect(roots: Sequence[Path]) -> list[Run]:
@@ -119,36 +134,41 @@ def collect(roots: Sequence[Path]) -> list[Run]:
         for folder in find_folders(root):
             name = folder.relative_to(root).as_posix() if folder != root else folder.resolve().name
             found.setdefault(folder.resolve(), read_run(folder, name))
-    return without_duplicates(told_apart_by_length(told_apart_by_physics(list(found.values()))))
+    return mark_duplicates(separate_lengths(separate_physics(list(found.values()))))
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """One run folder; whatever is wrong with it becomes its status."""
+    """One run folder; anything wrong with it becomes its status, so that it never spoils a report on others."""
+    run = Run(folder, name, "damaged")
     try:
         opened = run_folder.open_run(folder)
-    except UserError as error:
-        return Run(folder, name, "damaged", str(error))
-    config = opened.config
-    scale = scale_of(config)
-    impl = opened.meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
-    known = Run(folder, name, "damaged", "", scale, group_of(config), opened.seed, end_step=config.end_step,
-                total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None,
-                meta=opened.meta)  # fmt: skip
-    try:
+        config, meta, scale = opened.config, opened.meta, scale_of(opened.config)
+        impl = meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
+        run = dataclasses.replace(
+            run, scale=scale, group=group_of(config), seed=opened.seed, end_step=config.end_step,
+            total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None, meta=meta,
+        )  # fmt: skip
         rows = rowfiles.read_metrics(folder)
-        return _judged(known, config, rows, _evaluations(folder, rows, scale.metric))
+        return _with_results(run, config, rows, _evaluations(folder, rows, scale))
     except UserError as error:
-        return dataclasses.replace(known, detail=str(error))
+        detail = str(error)
     except OSError as error:
-        return dataclasses.replace(known, detail=f"{rowfiles.METRICS}: {in_words(error)}")
+        detail = f"{Path(error.filename or rowfiles.METRICS).name}: {in_words(error)}"
+    except Exception as error:  # nothing that a file may contain is worth the report on the other runs
+        detail = f"cannot be read: {type(error).__name__}: {error}"
+    return dataclasses.replace(run, detail=" ".join(detail.split()))
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    """NaN for anything else; for an integer beyond the range of floats too."""
+    try:
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        return math.nan
 
 
-def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
-    """[evaluations, 3]: step, raw result, seconds; the last two may be NaN. Steps only ever rise in a sound file."""
+def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], scale: Scale) -> np.ndarray:
+    """[evaluations, 3]: step, raw result, seconds; the last two may be NaN. Steps never decrease in an intact file."""
     found: list[tuple[float, float, float]] = []
     last = -math.inf
     for number, row in enumerate(rows, 1):
@@ -157,29 +177,29 @@ def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], metric: str) -
             raise UserError(f"{folder / rowfiles.METRICS}, line {number}: not a row of metrics")
         last = step
         if row["kind"] == "eval":
-            result = _number(row.get(f"eval/{metric}")) * (100.0 if metric == "success" else 1.0)
             if found and found[-1][0] == step:
-                found.pop()  # judged again at the same step: the later one holds
+                found.pop()  # evaluated again at the same step: the later result counts
+            result = _number(row.get(f"eval/{scale.metric}")) * scale.factor
             found.append((step, result, _number(row.get("time/seconds"))))
     return np.array(found, np.float64).reshape(-1, 3)
 
 
-def _judged(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], evaluations: np.ndarray) -> Run:
+def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], evaluations: np.ndarray) -> Run:
     """The run with its evaluations and how it ended."""
-    sound = evaluations[np.isfinite(evaluations[:, 1])]
-    seconds = sound[:, 2]
+    finite = evaluations[np.isfinite(evaluations[:, 1])]
+    seconds = finite[:, 2]
     timed = np.isfinite(seconds).all() and (np.diff(seconds) > 0).all()
     faults = next((_number(row["faults/count"]) for row in reversed(rows) if "faults/count" in row), math.nan)
     run = dataclasses.replace(
         run,
-        steps=sound[:, 0],
-        raw=sound[:, 1],
+        steps=finite[:, 0],
+        raw=finite[:, 1],
         seconds=seconds if timed else NOTHING,
         reached=int(_number(rows[-1]["step"])) if rows else 0,
         faults=int(faults) if math.isfinite(faults) else None,
     )
     status, detail = _status(run, config, evaluations)
-    dropped = len(evaluations) - len(sound)
+    dropped = len(evaluations) - len(finite)
     if dropped and status != "failed":
         detail = "; ".join(filter(None, [detail, f"{dropped} of {len(evaluations)} evaluations are not finite"]))
     return dataclasses.replace(run, status=status, detail=detail)
@@ -189,13 +209,13 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     failure = run_folder.read_failure(run.path)
     if failure is not None:
         return "failed", failure
-    judged_at = evaluations[-1, 0] if len(evaluations) else -1.0
-    if len(evaluations) and not math.isfinite(evaluations[-1, 1]):
-        return "failed", f"the last evaluation, at step {judged_at:,.0f}, is not finite"
-    if judged_at >= run.end_step:
+    evaluated_at, result, spent = evaluations[-1] if len(evaluations) else (-1.0, 0.0, 0.0)
+    if not math.isfinite(result):
+        return "failed", f"the last evaluation, at step {evaluated_at:,.0f}, is not finite"
+    if evaluated_at >= run.end_step:
         return "finished", ""
-    budget, spent = config.time_budget, evaluations[-1, 2] if len(evaluations) else 0.0
-    if budget is not None and spent >= budget and judged_at == run.reached:
+    budget = config.time_budget
+    if budget is not None and spent >= budget and evaluated_at == run.reached:
         return "finished", f"by its time budget of {budget:g} s"
     if (run.path / "bad_batch.npz").exists():
         return "failed", "a loss was not finite; its minibatch is in bad_batch.npz"
@@ -209,91 +229,87 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     if not len(evaluations):
         return "no evaluations", progress
     if checkpoint.any_complete(checkpoints):
-        return "interrupted", f"{progress}; go on with: {run_folder.resume_command([run.path])}"
+        return "interrupted", f"{progress}; resume with: {run_folder.resume_command([run.path])}"
     return "interrupted", f"{progress}, no {'complete ' if saved else ''}checkpoint"
 
 
 # --- which runs are alike -------------------------------------------------------------------------------
 
 
-def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
-    """The settings that every run of the report has: said once instead of in every label."""
+def common_changes(runs: Sequence[Run]) -> Changes:
+    """The settings that every run of the report has: named once instead of in every label."""
     groups = [run.group for run in runs if run.group]
-    if not groups:
-        return ()
-    return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
+    return (
+        tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
+        if groups
+        else ()
+    )
 
 
-def told_apart_by_physics(runs: Sequence[Run]) -> list[Run]:
-    """Two ways to simulate the same physics make no two groups, unless a task and group has runs of both: then one was
-    likely held against the other, and their seconds do not compare."""
-    ways: dict[tuple[str, Group], set[str]] = {}
+def _cells(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
+    """The runs of each task and group."""
+    cells: defaultdict[tuple[str, Group | None], list[Run]] = defaultdict(list)
     for run in runs:
-        if run.group is not None and run.impl is not None:
-            ways.setdefault((run.task, run.group), set()).add(run.impl)
+        cells[run.task, run.group].append(run)
+    return cells
+
+
+def separate_physics(runs: Sequence[Run]) -> list[Run]:
+    """Two implementations of the same physics make two groups only where a task and group has runs of both: then the
+    runs probably compare them, and their seconds differ."""
+    impls = {cell: {run.impl for run in members if run.impl} for cell, members in _cells(runs).items()}
     return [
-        dataclasses.replace(run, group=run.group.simulated_by(run.impl))
-        if run.group is not None and run.impl is not None and len(ways[run.task, run.group]) > 1
+        dataclasses.replace(run, group=run.group._replace(changes=(*run.group.changes, ("env.impl", run.impl))))
+        if run.group and run.impl and len(impls[run.task, run.group]) > 1
         else run
         for run in runs
     ]
 
 
-def told_apart_by_length(runs: Sequence[Run]) -> list[Run]:
-    """Where a run stops changes nothing that it learned before, so it makes no group; only runs that were told to stop
-    earlier than others of their task and group are told apart, since a mean over both would jump where they end."""
-    longest: dict[tuple[str, Group], int] = {}
-    for run in runs:
-        if run.group is not None:
-            key = run.task, run.group
-            longest[key] = max(longest.get(key, 0), run.end_step)
+def separate_lengths(runs: Sequence[Run]) -> list[Run]:
+    """Where a run stops does not change what it learned before, so it makes no group; only runs that were set to stop
+    earlier than others of their task and group get one, since a mean over both would jump where they end."""
+    longest = {cell: max(run.end_step for run in members) for cell, members in _cells(runs).items()}
     return [
-        dataclasses.replace(run, group=run.group.stopped_at(run.end_step))
-        if run.group is not None and run.end_step < REACHED * longest[run.task, run.group]
+        dataclasses.replace(run, group=run.group._replace(changes=(("stop_at", str(run.end_step)), *run.group.changes)))
+        if run.group and run.end_step < REACHED * longest[run.task, run.group]
         else run
         for run in runs
     ]
 
 
-def without_duplicates(runs: list[Run]) -> list[Run]:
-    """The same task, group and seed twice is no second seed: the one that got further counts, else the later."""
-    best: dict[tuple[str, Group, int], int] = {}
+def mark_duplicates(runs: Sequence[Run]) -> list[Run]:
+    """The same task, group and seed twice is no second seed: the run that got further counts, else the later one."""
 
     def rank(run: Run) -> tuple[bool, float, int, str]:
-        judged_at = float(run.steps[-1]) if len(run.steps) else -1.0
-        return run.finished, judged_at, len(run.steps), str(run.meta.get("time", ""))
+        last_step = float(run.steps[-1]) if len(run.steps) else -1.0
+        return run.finished, last_step, len(run.steps), str(run.meta.get("time", ""))
 
-    for number, run in enumerate(runs):
-        if run.group is None or run.seed is None:
-            continue
-        key = (run.task, run.group, run.seed)
-        if key not in best or rank(run) > rank(runs[best[key]]):
-            best[key] = number
-    kept = set(best.values())
-    result = []
-    for number, run in enumerate(runs):
-        if run.group is not None and run.seed is not None and number not in kept:
-            other = runs[best[run.task, run.group, run.seed]].name
-            was = f"{run.status}{': ' if run.detail else ''}{run.detail}"
-            detail = f"{was}; same task, settings and seed as {other}"
+    best: dict[Any, Run] = {}
+    # A run without group or seed is alike to none.
+    keys = [(run.task, run.group, run.seed) if run.group and run.seed is not None else run.path for run in runs]
+    for key, run in zip(keys, runs, strict=True):
+        best[key] = max(best.get(key, run), run, key=rank)
+    marked = []
+    for key, run in zip(keys, runs, strict=True):
+        if best[key] is not run:
+            was = f"{run.status}: {run.detail}" if run.detail else run.status
+            detail = f"{was}; same task, settings and seed as {best[key].name}"
             run = dataclasses.replace(run, status="duplicate", detail=detail)
-        result.append(run)
-    return result
+        marked.append(run)
+    return marked
 
 
 # --- published curves as runs ---------------------------------------------------------------------------
 
 
 def published_runs() -> list[Run]:
-    """Each published mean curve as if it were the one run of its variant on its task."""
+    """Each published mean curve as if it were the only run of its variant on its task."""
     runs = []
     for name in published.tasks():
         for variant, curve in published.curves(name).items():
-            scale = Scale(name, curve.task.family, curve.task)
-            detail, end = f"mean of {curve.seeds} seeds", published.horizon(curve.task)
-            percent = 100.0 if scale.metric == "success" else 1.0
-            runs.append(
-                Run(Path(), f"{name}/{variant}", "finished", detail, scale, Group(variant), 0, curve.steps,
-                    percent * curve.mean, reached=end, end_step=end)
-            )  # fmt: skip
+            scale, end = Scale(name, curve.task.family, curve.task), published.horizon(curve.task)
+            run = Run(Path(), f"{name}/{variant}", "finished", f"mean of {curve.seeds} seeds", scale, Group(variant), 0)
+            raw = scale.factor * curve.mean
+            runs.append(dataclasses.replace(run, steps=curve.steps, raw=raw, reached=end, end_step=end))
     return runs
