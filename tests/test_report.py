@@ -87,13 +87,13 @@ def test_the_two_sides_of_a_pair_say_the_same(two_tasks: Path) -> None:
 
 def test_family_curve_has_the_family_auc_as_its_mean_height(two_tasks: Path) -> None:
     family = scope(study_of(two_tasks), "dmc")
-    curve = family.step_curve
+    curve = family.curves["steps"]
     assert curve.in_steps
     assert (curve.x[0], curve.x[-1]) == (0, END)
     for row in family.comparisons["auc"].rows:
         assert curve.curves[row.group].mean.mean() == pytest.approx(row.mean.value)
         assert curve.curves[row.group].mean[-1] == pytest.approx(0.5)
-    wall = family.wall_curve
+    wall = family.curves["seconds"]
     assert (wall.in_steps, wall.x[-1]) == (False, 1.0)
     assert wall.curves[L].mean[-1] == pytest.approx(0.25)
 
@@ -104,7 +104,7 @@ def test_a_shorter_run_gets_no_area_and_takes_none_from_others(two_tasks: Path) 
     study = study_of(two_tasks)
     task = next(task for task in study.tasks if task.scale.task == "dog-run")
     short = next(group for group in task.finished if group.changes)
-    assert task.step_range == (0, END)
+    assert task.ranges["steps"] == (0, END)
     assert short in task.values("final")
     assert short not in task.values("auc")
     assert short not in task.values("wall_auc")
@@ -118,7 +118,7 @@ def test_ends_a_little_apart_still_compare(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, end=END))
     write_run(tmp_path, "dog-run", "flashsac", 1, straight(600, end=END - 10_000), stop_at=END - 10_000)
     task = study_of(tmp_path).tasks[0]
-    assert task.step_range == (0, END - 10_000)
+    assert task.ranges["steps"] == (0, END - 10_000)
     assert len(task.values("auc")) == 2
 
 
@@ -139,7 +139,7 @@ def test_ppo_takes_more_steps_and_no_area_from_others(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "ppo", 2, straight(800, 9.0, end=END), total_steps=4 * END, stop_at=END)
     study = study_of(tmp_path)
     (task,) = study.tasks
-    assert task.step_range == (0, END)
+    assert task.ranges["steps"] == (0, END)
     areas = {group.variant: value.tolist() for group, value in task.values("auc").items()}
     assert areas == {"warpsac-l": [pytest.approx(0.3)], "ppo": [pytest.approx(0.1)]}
     walls = {group.variant: value[0] for group, value in task.values("wall_auc").items()}
@@ -157,7 +157,7 @@ def test_a_time_budget_sets_no_horizon(tmp_path: Path, end: int, has_area: bool)
     )
     study = study_of(tmp_path)
     (task,) = study.tasks
-    assert task.step_range == (0, END)
+    assert task.ranges["steps"] == (0, END)
     assert {group.variant for group in task.values("auc")} == {"warpsac-l", *(["ppo"] if has_area else [])}
     assert {group.variant for group in task.values("wall_auc")} == {"warpsac-l", "ppo"}
     assert not task.shorter
@@ -265,7 +265,7 @@ def test_tables_by_hand(two_tasks: Path) -> None:
 
 def test_missing_runs_are_in_the_table(two_tasks: Path) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
-    found = [r for r in read_text(tables.to_csv(tables.runs, study_of(two_tasks))) if r["status"] != "finished"]
+    found = [r for r in read_text(tables.csv_files(study_of(two_tasks))["runs.csv"]) if r["status"] != "finished"]
     assert [(r["status"], r["task"], r["variant"], r["seed"]) for r in found] == [
         ("interrupted", "dog-run", "flashsac", "3"), ("missing", "dog-run", "warpsac-l", "3"),
     ]  # fmt: skip
@@ -373,7 +373,7 @@ def test_a_long_curve_is_thinned_in_the_page_only(tmp_path: Path) -> None:
     study = study_of(tmp_path)
     series = data_of(render(study, "x"))["charts"]["task-0"]["steps"]["series"][0]
     assert (len(series["x"]), series["x"][0], series["x"][-1]) == (160, 0, END)
-    assert len(read_text(tables.to_csv(tables.curves, study))) == 1001
+    assert len(read_text(tables.csv_files(study)["curves.csv"])) == 1001
 
 
 def test_nothing_finished_yet(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,7 @@ from runs import tiny
 from warpsac.config.provenance import own_version
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
-from warpsac.report.missing import Missing, find_missing
-from warpsac.report.runs import Run, collect, common_changes, read_run
+from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.bench_plan import Planned
 from warpsac.training import start as training
@@ -174,14 +174,14 @@ def test_a_folder_that_cannot_be_entered_is_listed(tmp_path: Path, monkeypatch: 
     write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="good")
     (tmp_path / "closed").mkdir()
     (tmp_path / "itself").symlink_to(tmp_path / "itself")
-    stat = Path.stat
+    scandir = os.scandir
 
-    def refuse(path: Path, **options: Any) -> Any:
-        if path.parent.name == "closed":
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "closed":
             raise PermissionError(13, "Permission denied", str(path))
-        return stat(path, **options)
+        return scandir(path)
 
-    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     found = {run.name: run for run in collect([tmp_path])}
     assert {name: run.status for name, run in found.items()} == {"closed": "damaged", "good": "finished"}
     assert "\n" not in found["closed"].detail

@@ -1,8 +1,7 @@
 """Reports on run folders: one HTML page and CSV tables.
 
 groups     variant and changed settings of a run; scale of a task's results
-runs       finds and reads run folders, and decides how each run ended
-missing    runs that are planned or expected but do not exist
+runs       finds and reads run folders: how each run ended, and which are missing
 aggregate  arithmetic: areas, interquartile means, bootstrap intervals
 study      results per task and what compares with what
 tables     the CSV files

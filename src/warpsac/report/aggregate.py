@@ -73,6 +73,11 @@ def spread(values: np.ndarray) -> np.ndarray:
     return deviation
 
 
+def mean_and_spread(values: np.ndarray) -> tuple[float, float | None]:
+    """None instead of the spread of a single value."""
+    return float(values.mean()), float(spread(values)) if len(values) > 1 else None
+
+
 class Band(NamedTuple):
     """Several seeds' curves as one: mean, sample standard deviation (NaN for one seed) and seeds at each x."""
 

@@ -14,21 +14,16 @@ from warpsac.report.numerals import is_whole
 from warpsac.report.study import Scope, Study, TaskResults
 
 MOST_POINTS = 160  # per curve: more cannot be distinguished in a chart of this size
-DIGITS = 5
 HIGHEST = 1e302  # value that a chart can show: its axes must be finite in raw units too
 
 Json = dict[str, Any]
+Bound = np.ndarray | None
 
 
-def _rounded(values: np.ndarray) -> list[float | int | None]:
-    """Whole numbers as integers, None for what is not finite."""
-    short = (float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None for value in values.tolist())
-    return [int(value) if value is not None and is_whole(value) else value for value in short]
-
-
-def _positions(values: np.ndarray) -> list[float | int]:
-    """Whole positions exactly: a step is shown as it was."""
-    return [int(value) if is_whole(value) else float(f"{value:.6g}") for value in values.tolist()]
+def _rounded(values: np.ndarray, digits: int = 5) -> list[float | int | None]:
+    """Whole numbers exactly, so that a step is shown as it was; None for what is not finite."""
+    short = lambda value: int(value) if is_whole(value) else float(f"{value:.{digits}g}")
+    return [short(value) if math.isfinite(value) else None for value in values.tolist()]
 
 
 def charts(study: Study, is_published: bool) -> Json:
@@ -41,41 +36,35 @@ def charts(study: Study, is_published: bool) -> Json:
 
 def _scope_chart(scope: Scope, numbers: dict[Group, int]) -> Json:
     chart: Json = {"y": "normalised score, mean over tasks", "band": "95 % interval"}
-    for side, found, compared in (
-        ("steps", scope.step_curve, "steps compared"),
-        ("wall", scope.wall_curve, "common wall time"),
-    ):
-        if found is None:
-            continue
-        series: list[Json] = []
-        for group, curve in found.curves.items():
-            if (np.abs(curve.mean) < HIGHEST).all():
-                series.append({"g": numbers[group], "x": _positions(found.x), "m": _rounded(curve.mean)})
-                if curve.low is not None and curve.high is not None:
-                    series[-1] |= {"lo": _rounded(curve.low), "hi": _rounded(curve.high)}
-        chart[side] = {
+    for over, found in scope.curves.items():
+        compared = "steps compared" if over == "steps" else "common wall time"
+        chart["steps" if over == "steps" else "wall"] = {
             "x": "environment steps" if found.in_steps else f"share of the {compared}",
             "kind": "steps" if found.in_steps else "share",
-            "series": series,
+            "series": [
+                series for group, curve in found.curves.items() for series in _series(found.x, *curve, g=numbers[group])
+            ],
         }
     return chart
 
 
-def _series(band: Band, **about: Any) -> list[Json]:
+def _series(x: np.ndarray, mean: np.ndarray, low: Bound, high: Bound, **about: Any) -> list[Json]:
     """One curve, with what else the script must know about it; empty if none of its points can be shown."""
-    band = Band(*(values[np.abs(band.mean) < HIGHEST] for values in band))
-    if not len(band.x):
+    kept = np.flatnonzero(np.abs(mean) < HIGHEST)
+    kept = kept[thinned(len(kept), MOST_POINTS)]
+    if not len(kept):
         return []
-    band = Band(*(values[thinned(len(band.x), MOST_POINTS)] for values in band))
-    same_seeds = (band.seeds == band.seeds[0]).all()
-    series = {
-        "x": _positions(band.x),
-        "m": _rounded(band.mean),
-        "n": int(band.seeds[0]) if same_seeds else band.seeds.tolist(),
-    }
-    if not np.isnan(band.std).all():
-        series |= {"lo": _rounded(band.mean - band.std), "hi": _rounded(band.mean + band.std)}
-    return [series | about]
+    series = {"x": _rounded(x[kept], 6), "m": _rounded(mean[kept])} | about
+    if low is not None and high is not None and not np.isnan(low[kept]).all():
+        series |= {"lo": _rounded(low[kept]), "hi": _rounded(high[kept])}
+    if "n" in about:
+        seeds = about["n"][kept].tolist()
+        series["n"] = seeds[0] if len(set(seeds)) == 1 else seeds
+    return [series]
+
+
+def _band_series(band: Band, **about: Any) -> list[Json]:
+    return _series(band.x, band.mean, band.mean - band.std, band.mean + band.std, n=band.seeds, **about)
 
 
 def _task_chart(task: TaskResults, numbers: dict[Group, int], is_published: bool) -> Json:
@@ -88,10 +77,10 @@ def _task_chart(task: TaskResults, numbers: dict[Group, int], is_published: bool
     timed: list[Json] = []
     for group in [] if is_published else task.groups:
         about = {"g": numbers[group]} | ({} if group in task.finished else {"unfinished": True})
-        own += _series(task.band(group), **about)
+        own += _band_series(task.band(group), **about)
         wall_band = task.wall_band(group)
-        timed += _series(wall_band, **about) if wall_band else []
-    overlay = [series for variant, band in _published_bands(task) for series in _series(band, published=variant)]
+        timed += _band_series(wall_band, **about) if wall_band else []
+    overlay = [series for variant, band in _published_bands(task) for series in _band_series(band, published=variant)]
     chart["steps"] = {"x": "environment steps", "kind": "steps", "series": own + overlay}
     if timed:
         chart["wall"] = {"x": "wall time", "kind": "seconds", "series": timed}

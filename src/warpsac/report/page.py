@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any, NamedTuple
 
 import jinja2
@@ -16,7 +15,7 @@ from warpsac.config.profiles import default_variant
 from warpsac.config.provenance import own_version
 from warpsac.envs import published
 from warpsac.report import charts
-from warpsac.report.aggregate import spread
+from warpsac.report.aggregate import mean_and_spread
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.numerals import DASH, duration, number, raw_number, with_minus
 from warpsac.report.runs import Run
@@ -74,8 +73,8 @@ def colours(groups: list[Group]) -> list[tuple[str, str]]:
 
 def render(study: Study, title: str, is_published: bool = False) -> str:
     labels = _labels(study)
-    drawn = charts.charts(study, is_published)
     families = dict.fromkeys(task.scale.family for task in study.tasks)
+    known = {variant for task in study.tasks for variant in published.curves(task.scale.task)}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("warpsac.report"),
         autoescape=True,
@@ -84,22 +83,20 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    filters = (number, raw_number, with_minus, duration, first_three, share, default_variant)
+    filters = (number, raw_number, with_minus, duration, share, default_variant)
     environment.filters |= {function.__name__: function for function in filters}
     environment.tests["finite"] = math.isfinite
     return environment.get_template("page.html.j2").render(
         title=title,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=own_version() or "of unknown version",
-        style=_asset("page.css"),
-        script=_asset("page.js"),
         palette={f"g{i}": pair for i, pair in enumerate(colours(study.groups))} | COLOURS,
         study=study,
         is_published=is_published,
         labels=labels,
         training_seconds=_training_seconds(study.runs),
         cautions=_cautions(study),
-        published_variants=[] if is_published else _published_variants(drawn),
+        published_variants=[] if is_published else [variant for variant in COLOURS if variant in known],
         panels=_panels(study, labels),
         overall=_scope(study, labels, len(study.scopes) - 1) if study.scopes else None,
         families=[_family(study, labels, family) for family in families],
@@ -107,19 +104,10 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         data={
             "groups": [labels[group].short for group in study.groups],
             "variants": [group.variant for group in study.groups],
-            "charts": drawn,
+            "charts": charts.charts(study, is_published),
             "mode": "published" if is_published else "runs",
         },
     )
-
-
-def _asset(name: str) -> str:
-    """A file that goes into the page as it is."""
-    return resources.files("warpsac.report").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def first_three(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def share(value: float, top: float) -> str:
@@ -132,13 +120,6 @@ def _labels(study: Study) -> Labels:
     labels = {group: Label(i, study.label(group), short[i]) for i, group in enumerate(study.groups)}
     planned = {gap.group: Label(None, study.label(gap.group), study.label(gap.group)) for gap in study.missing}
     return planned | labels
-
-
-def _published_variants(drawn: Data) -> list[str]:
-    """The variants of the dashed curves, including those without a run."""
-    series = (one for chart in drawn.values() for one in chart.get("steps", {}).get("series", ()))
-    found = {one.get("published") for one in series}
-    return [variant for variant in COLOURS if variant in found]
 
 
 # --- the head of the page -------------------------------------------------------------------------------
@@ -168,7 +149,7 @@ def _cautions(study: Study) -> Data:
         "several_machines": [task.scale.task for task in study.tasks
                              if len({_origin(run)[3:] for run in _finished(task) if run.meta}) > 1],
         "without_area": [f"{study.label(group)} on {task.scale.task}" for task in study.tasks for group in task.finished
-                         if task.step_range and group not in task.compared],
+                         if "steps" in task.ranges and group not in task.compared["steps"]],
     }  # fmt: skip
 
 
@@ -213,13 +194,12 @@ def _scope(study: Study, labels: Labels, number: int) -> Data:
         ]
         if rows:
             pairings.append({"title": title, "labels": [label for label, _ in rows], "rows": rows})
-    has_curve = len(scope.tasks) > 1 and (scope.step_curve is not None or scope.wall_curve is not None)
     compared = {pair.group for comparison in scope.comparisons.values() for pair in comparison.pairs}
     return {
         "name": scope.name,
         "comparison": scope.comparisons["auc"],
         "left_out": [labels[group].name for group in scope.comparisons["auc"].left_out],
-        "chart": f"scope-{number}" if has_curve else None,
+        "chart": f"scope-{number}" if len(scope.tasks) > 1 and scope.curves else None,
         "pairings": pairings,
         "least_width": f"{LABEL_WIDTH + COLUMN_WIDTH * len(compared):g}rem",
     }
@@ -263,8 +243,8 @@ def _mean_std(values: np.ndarray | None, show: Callable[[float], str], remark: s
     """A cell of a task's table: the mean, and in small print its standard deviation and a remark."""
     if values is None or not len(values):
         return None
-    small = [f"± {show(float(spread(values)))}"] if len(values) > 1 else []
-    mean = float(values.mean())
+    mean, std = mean_and_spread(values)
+    small = [] if std is None else [f"± {show(std)}"]
     return {"mean": mean, "text": show(mean), "small": [*small, remark] if remark else small}
 
 

@@ -1,4 +1,4 @@
-"""Which runs a folder holds, and how each of them ended."""
+"""Which runs folders hold, how each of them ended, and which are missing."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import dataclasses
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from warpsac.config.schema import Config
 from warpsac.envs import published
 from warpsac.errors import UserError
-from warpsac.report.groups import Changes, Group, Scale, group_of, scale_of
+from warpsac.report.groups import OTHER_FAMILY, Changes, Group, Scale, group_of, in_order, scale_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.runs.bench_plan import PLAN, Planned, read_plan
 from warpsac.runs.files import in_words
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
+
+Axis = Literal["steps", "seconds"]
+Cell = tuple[str, Group, int]
+"""Task, group and seed."""
 
 NOTHING = np.zeros(0)
 
@@ -63,6 +68,9 @@ class Run:
         assert self.scale is not None
         return self.scale.score(self.raw)
 
+    def curve(self, over: Axis) -> tuple[np.ndarray, np.ndarray]:
+        return (self.steps if over == "steps" else self.seconds), self.scores
+
     @property
     def last_score(self) -> float | None:
         return float(self.scores[-1]) if len(self.raw) and self.scale and self.scale.bounds else None
@@ -96,33 +104,17 @@ class Run:
 
 
 def find_folders(root: Path) -> Iterator[Path]:
-    """All run folders at or below a folder, in order of name; links are followed, but not in circles."""
-    seen: set[Path] = set()
-
-    def below(folder: Path) -> Iterator[Path]:
-        real = folder.resolve()
-        if real in seen:
-            return
+    """All run folders at or below a folder, in order of name, then the folders that cannot be listed; links are
+    followed, but not in circles."""
+    seen: set[str] = set()
+    unreadable: list[OSError] = []
+    for folder, inside, files in os.walk(root, followlinks=True, onerror=unreadable.append):
+        real, is_run = os.path.realpath(folder), run_folder.CONFIG in files
+        if is_run and real not in seen:
+            yield Path(folder)
+        inside[:] = [] if is_run or real in seen else sorted(name for name in inside if not name.startswith("."))
         seen.add(real)
-        try:
-            is_run = (folder / run_folder.CONFIG).is_file()
-            inside = [] if is_run else sorted(entry.name for entry in os.scandir(folder) if _is_folder(entry))
-        except OSError:
-            is_run, inside = True, []  # reading it as a run reports what is wrong
-        if is_run:
-            yield folder
-        for name in inside:
-            if not name.startswith("."):
-                yield from below(folder / name)
-
-    yield from below(root)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # such as a link to itself
-        return False
+    yield from (Path(error.filename) for error in unreadable)
 
 
 def collect(roots: Sequence[Path]) -> list[Run]:
@@ -160,16 +152,12 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def _number(value: Any) -> float:
-    """NaN for anything else; for an integer beyond the range of floats too."""
-    try:
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    except OverflowError:
-        return math.nan
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
 def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], scale: Scale) -> np.ndarray:
     """[evaluations, 3]: step, raw result, seconds; the last two may be NaN. Steps never decrease in an intact file."""
-    found: list[tuple[float, float, float]] = []
+    found: dict[float, tuple[float, float, float]] = {}  # of two evaluations at one step the later counts
     last = -math.inf
     for number, row in enumerate(rows, 1):
         step = _number(row.get("step"))
@@ -177,11 +165,9 @@ def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], scale: Scale) 
             raise UserError(f"{folder / rowfiles.METRICS}, line {number}: not a row of metrics")
         last = step
         if row["kind"] == "eval":
-            if found and found[-1][0] == step:
-                found.pop()  # evaluated again at the same step: the later result counts
             result = _number(row.get(f"eval/{scale.metric}")) * scale.factor
-            found.append((step, result, _number(row.get("time/seconds"))))
-    return np.array(found, np.float64).reshape(-1, 3)
+            found[step] = step, result, _number(row.get("time/seconds"))
+    return np.array(list(found.values()), np.float64).reshape(-1, 3)
 
 
 def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], evaluations: np.ndarray) -> Run:
@@ -246,18 +232,18 @@ def common_changes(runs: Sequence[Run]) -> Changes:
     )
 
 
-def _cells(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
+def _by_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
     """The runs of each task and group."""
-    cells: defaultdict[tuple[str, Group | None], list[Run]] = defaultdict(list)
+    found: defaultdict[tuple[str, Group | None], list[Run]] = defaultdict(list)
     for run in runs:
-        cells[run.task, run.group].append(run)
-    return cells
+        found[run.task, run.group].append(run)
+    return found
 
 
 def separate_physics(runs: Sequence[Run]) -> list[Run]:
     """Two implementations of the same physics make two groups only where a task and group has runs of both: then the
     runs probably compare them, and their seconds differ."""
-    impls = {cell: {run.impl for run in members if run.impl} for cell, members in _cells(runs).items()}
+    impls = {key: {run.impl for run in members if run.impl} for key, members in _by_group(runs).items()}
     return [
         dataclasses.replace(run, group=run.group._replace(changes=(*run.group.changes, ("env.impl", run.impl))))
         if run.group and run.impl and len(impls[run.task, run.group]) > 1
@@ -269,7 +255,7 @@ def separate_physics(runs: Sequence[Run]) -> list[Run]:
 def separate_lengths(runs: Sequence[Run]) -> list[Run]:
     """Where a run stops does not change what it learned before, so it makes no group; only runs that were set to stop
     earlier than others of their task and group get one, since a mean over both would jump where they end."""
-    longest = {cell: max(run.end_step for run in members) for cell, members in _cells(runs).items()}
+    longest = {key: max(run.end_step for run in members) for key, members in _by_group(runs).items()}
     return [
         dataclasses.replace(run, group=run.group._replace(changes=(("stop_at", str(run.end_step)), *run.group.changes)))
         if run.group and run.end_step < REACHED * longest[run.task, run.group]
@@ -285,19 +271,73 @@ def mark_duplicates(runs: Sequence[Run]) -> list[Run]:
         last_step = float(run.steps[-1]) if len(run.steps) else -1.0
         return run.finished, last_step, len(run.steps), str(run.meta.get("time", ""))
 
+    key = lambda run: (run.task, run.group, run.seed) if run.group else run.path
     best: dict[Any, Run] = {}
-    # A run without group or seed is alike to none.
-    keys = [(run.task, run.group, run.seed) if run.group and run.seed is not None else run.path for run in runs]
-    for key, run in zip(keys, runs, strict=True):
-        best[key] = max(best.get(key, run), run, key=rank)
+    for run in runs:
+        best[key(run)] = max(best.get(key(run), run), run, key=rank)
     marked = []
-    for key, run in zip(keys, runs, strict=True):
-        if best[key] is not run:
+    for run in runs:
+        if (other := best[key(run)]) is not run:
             was = f"{run.status}: {run.detail}" if run.detail else run.status
-            detail = f"{was}; same task, settings and seed as {best[key].name}"
+            detail = f"{was}; same task, settings and seed as {other.name}"
             run = dataclasses.replace(run, status="duplicate", detail=detail)
         marked.append(run)
     return marked
+
+
+# --- which runs are missing -----------------------------------------------------------------------------
+
+
+class Missing(NamedTuple):
+    task: str
+    group: Group
+    seeds: tuple[int, ...]
+
+
+def find_plans(roots: Sequence[Path]) -> list[Planned]:
+    """The plans of benches in the folders, or in their direct subfolders."""
+    folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
+    return [cell for folder in folders for cell in read_plan(folder)]
+
+
+def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
+    """The runs that are planned and do not exist; without a plan, the gaps in the grid that the runs form."""
+    lengths: defaultdict[Cell, set[int]] = defaultdict(set)  # a plan may have the same run at two lengths
+    for run in runs:
+        if run.group and run.seed is not None:
+            lengths[run.task, run.group.whole, run.seed].add(run.end_step)
+    expected = _planned_lengths(runs, planned) if planned else {cell: {0} for cell in _grid(runs, lengths.keys())}
+    gaps: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
+    for (task, group, seed), wanted in expected.items():
+        if len(lengths[task, group, seed]) < len(wanted):
+            gaps[task, group].add(seed)
+    return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
+
+
+def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping[Cell, set[int]]:
+    """The planned runs, without those that were started and are listed as damaged."""
+    unreadable = {(run.path.parent.name, run.path.name) for run in runs if run.group is None}
+    wanted: defaultdict[Cell, set[int]] = defaultdict(set)
+    for name, config in planned:
+        for seed in config.seeds:
+            if not any(folder == name and run.endswith(f"-seed{seed}") for folder, run in unreadable):
+                wanted[scale_of(config).task, group_of(config), seed].add(config.end_step)
+    return wanted
+
+
+def _grid(runs: Sequence[Run], existing: Collection[Cell]) -> Iterator[Cell]:
+    """Every group on a task should have the seeds that any group has on it, and a plain variant that occurs in a family
+    should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
+    missing: it need not exist at both lengths."""
+    common = common_changes(runs)
+    family = {run.task: run.scale.family for run in runs if run.scale}
+    plain = {(family[task], group) for task, group, _ in existing if not group.without(common).changes}
+    for task in dict.fromkeys(task for task, _, _ in existing):
+        seeds = sorted({seed for of, _, seed in existing if of == task})
+        for group in in_order({group for _, group, _ in existing}):
+            in_family = family[task] != OTHER_FAMILY and (family[task], group) in plain
+            if in_family or any((task, group, seed) in existing for seed in seeds):
+                yield from ((task, group, seed) for seed in seeds)
 
 
 # --- published curves as runs ---------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from warpsac.envs.tasks import all_tasks
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Changes, Group, Scale, in_order
-from warpsac.report.missing import Missing, find_missing
-from warpsac.report.runs import REACHED, Run, common_changes
+from warpsac.report.runs import REACHED, Axis, Missing, Run, common_changes, find_missing
 from warpsac.runs.bench_plan import Planned
 
 Metric = Literal["final", "auc", "wall_auc"]
 METRICS: tuple[Metric, ...] = ("final", "auc", "wall_auc")
+AREAS: dict[Axis, Metric] = {"steps": "auc", "seconds": "wall_auc"}
 
 ALL_FAMILIES = "all families"
 
@@ -55,61 +55,45 @@ class TaskResults:
         """The runs whose mean is the group's curve: the finished ones, so that it is always over the same seeds."""
         return self.finished.get(group) or self.unfinished[group]
 
-    @property
-    def _curves(self) -> Runs:
-        return {group: runs for group, runs in self.finished.items() if all(len(run.steps) > 1 for run in runs)}
-
     @cached_property
-    def compared(self) -> Runs:
-        """The groups whose runs, each more than a single point, reach the horizon, or go as far as those that do."""
-        curves = self._curves
+    def compared(self) -> dict[Axis, Runs]:
+        """The groups with an area, whose runs are all more than one point. Over steps: those that reach the horizon, or
+        go as far as those that do. Over seconds: these and all that a time budget ended, if their times are known."""
+        curves = {group: runs for group, runs in self.finished.items() if all(len(run.steps) > 1 for run in runs)}
         by_budget = {group for group, runs in curves.items() if _ended_by_budget(runs)}
-        reaching = curves.keys() - _short_of_horizon(curves)
-        enough = min((_last_step(curves[group]) for group in reaching - by_budget), default=None)
-        if enough is None:
-            enough = max((_last_step(runs) for runs in curves.values()), default=0.0)
+        short = _short_of_horizon(curves)
+        last = {group: _last_step(runs) for group, runs in curves.items()}
+        whole = [last[group] for group in curves if group not in by_budget and group not in short]
+        enough = REACHED * (min(whole) if whole else max(last.values(), default=0.0))
+        reaching = {group for group in curves.keys() - short if group not in by_budget or last[group] >= enough}
+        timed = {group for group in reaching | by_budget if all(len(run.seconds) for run in curves[group])}
         return {
-            group: runs
-            for group, runs in curves.items()
-            if group in reaching and (group not in by_budget or _last_step(runs) >= REACHED * enough)
+            "steps": {group: runs for group, runs in curves.items() if group in reaching},
+            "seconds": {group: runs for group, runs in curves.items() if group in timed},
         }
 
     @cached_property
-    def timed(self) -> Runs:
-        """The groups to compare over time: those at the horizon, and those that a time budget ended."""
-        return {
-            group: runs
-            for group, runs in self._curves.items()
-            if (group in self.compared or _ended_by_budget(runs)) and all(len(run.seconds) for run in runs)
+    def ranges(self) -> dict[Axis, Range]:
+        """Where all compared runs are known."""
+        found = {
+            over: _range([run for of in runs.values() for run in of], over) for over, runs in self.compared.items()
         }
+        return {over: span for over, span in found.items() if span}
 
     @cached_property
     def shorter(self) -> set[Group]:
         """The groups that end before the horizon, other than by a time budget."""
         return _short_of_horizon(self.finished)
 
-    @cached_property
-    def step_range(self) -> Range | None:
-        return aggregate.common_range([run.steps for runs in self.compared.values() for run in runs])
-
-    @cached_property
-    def wall_range(self) -> Range | None:
-        return aggregate.common_range([run.seconds for runs in self.timed.values() for run in runs])
-
     def values(self, metric: Metric) -> dict[Group, np.ndarray]:
         """One value for each finished run of each group that has the metric."""
         if metric == "final":
             return {group: np.array([run.scores[-1] for run in runs]) for group, runs in self.finished.items()}
-        over_steps = metric == "auc"
-        span = self.step_range if over_steps else self.wall_range
-        if span is None:
+        over: Axis = "steps" if metric == "auc" else "seconds"
+        if over not in self.ranges:
             return {}
-        return {
-            group: np.array([
-                aggregate.mean_height((run.steps if over_steps else run.seconds, run.scores), *span) for run in runs
-            ])
-            for group, runs in (self.compared if over_steps else self.timed).items()
-        }  # fmt: skip
+        area = lambda run: aggregate.mean_height(run.curve(over), *self.ranges[over])
+        return {group: np.array([area(run) for run in runs]) for group, runs in self.compared[over].items()}
 
     def comparable(self, metric: Metric) -> dict[Group, np.ndarray]:
         """The values that may be compared: no final score of less training than others had."""
@@ -118,15 +102,17 @@ class TaskResults:
 
     def band(self, group: Group) -> Band:
         """The group's curve over environment steps."""
-        return aggregate.band([(run.steps, run.scores) for run in self._drawn(group)])
+        return aggregate.band([run.curve("steps") for run in self._drawn(group)])
 
     def wall_band(self, group: Group) -> Band | None:
         """The group's curve over seconds, as far as all its runs go."""
         runs = self._drawn(group)
-        span = aggregate.common_range([run.seconds for run in runs])
-        if span is None:
-            return None
-        return aggregate.band([(run.seconds, run.scores) for run in runs], np.linspace(*span, WALL_POINTS))
+        span = _range(runs, "seconds")
+        return aggregate.band([run.curve("seconds") for run in runs], np.linspace(*span, WALL_POINTS)) if span else None
+
+
+def _range(runs: Sequence[Run], over: Axis) -> Range | None:
+    return aggregate.common_range([run.curve(over)[0] for run in runs])
 
 
 def _last_step(runs: Sequence[Run]) -> float:
@@ -200,33 +186,26 @@ class Scope:
         return {metric: compare(_by_group(self.tasks, metric)) for metric in METRICS}
 
     @cached_property
-    def step_curve(self) -> FamilyCurve | None:
-        return self._curve("steps")
+    def curves(self) -> dict[Axis, FamilyCurve]:
+        found = {over: self._curve(over) for over in AREAS}
+        return {over: curve for over, curve in found.items() if curve}
 
-    @cached_property
-    def wall_curve(self) -> FamilyCurve | None:
-        return self._curve("seconds")
-
-    def _curve(self, over: Literal["steps", "seconds"]) -> FamilyCurve | None:
+    def _curve(self, over: Axis) -> FamilyCurve | None:
         """Mean over tasks against the share of each task's range, for the groups and tasks of the table of areas."""
-        comparison = self.comparisons["auc" if over == "steps" else "wall_auc"]
-        spans = [
-            (task, span)
-            for task in self.tasks
-            if task.scale.task in comparison.tasks and (span := task.step_range if over == "steps" else task.wall_range)
-        ]
+        comparison = self.comparisons[AREAS[over]]
+        spans = [(task, task.ranges[over]) for task in self.tasks if task.scale.task in comparison.tasks]
         if not spans:
             return None
         share = np.linspace(max(start / stop for _, (start, stop) in spans), 1.0, FAMILY_POINTS)
-        curves = {}
-        for row in comparison.rows:
-            heights = []
-            for task, (start, stop) in spans:
-                grid = np.clip(share * stop, start, stop)  # a rounded end must not fall off the curve
-                heights.append(
-                    np.stack([aggregate.at((getattr(run, over), run.scores), grid) for run in task.finished[row.group]])
-                )
-            curves[row.group] = aggregate.mean_curve(heights)
+        # A rounded end must not fall off the curve.
+        grids = [(task, np.clip(share * stop, start, stop)) for task, (start, stop) in spans]
+        curves = {
+            row.group: aggregate.mean_curve([
+                np.stack([aggregate.at(run.curve(over), grid) for run in task.finished[row.group]])
+                for task, grid in grids
+            ])
+            for row in comparison.rows
+        }  # fmt: skip
         horizons = {stop for _, (_, stop) in spans}
         in_steps = over == "steps" and len(horizons) == 1
         return FamilyCurve(share * horizons.pop() if in_steps else share, in_steps, curves)
@@ -290,10 +269,6 @@ class Study:
     def label(self, group: Group) -> str:
         """The group's name without the settings that all runs share."""
         return group.without(self.common).label
-
-    @property
-    def trouble(self) -> list[Run]:
-        return [run for run in self.runs if not run.finished]
 
     @property
     def counts(self) -> Counter[str]:

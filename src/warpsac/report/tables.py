@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.report import aggregate
-from warpsac.report.aggregate import Estimate
+from warpsac.report.aggregate import Estimate, mean_and_spread
 from warpsac.report.groups import Group
 from warpsac.report.numerals import is_whole
 from warpsac.report.study import METRICS, Range, Study, TaskResults
@@ -26,10 +25,6 @@ def _unit(task: TaskResults) -> str:
 
 def _place(study: Study, task: TaskResults, group: Group) -> tuple[str, str, str]:
     return task.scale.family, task.scale.task, study.label(group)
-
-
-def _mean_std(values: np.ndarray) -> tuple[float, float | None]:
-    return float(values.mean()), float(aggregate.spread(values)) if len(values) > 1 else None
 
 
 def _estimate(estimate: Estimate) -> tuple[float | None, ...]:
@@ -48,9 +43,7 @@ def curves(study: Study) -> Rows:
 def family_curves(study: Study) -> Rows:
     """The mean curve over the tasks of each family, with its bootstrap band."""
     for scope in study.scopes:
-        for over, found in (("steps", scope.step_curve), ("seconds", scope.wall_curve)):
-            if found is None:
-                continue
+        for over, found in scope.curves.items():
             unit = "steps" if found.in_steps else "share of the range compared"
             for group, (mean, low, high) in found.curves.items():
                 for i, x in enumerate(found.x):
@@ -64,8 +57,8 @@ def final(study: Study) -> Rows:
         for group, values in task.values("final").items():
             runs = task.finished[group]
             seeds, last_step = " ".join(str(run.seed) for run in runs), int(min(run.steps[-1] for run in runs))
-            score = _mean_std(values) if task.scale.bounds else (None, None)
-            raw = _mean_std(np.array([run.raw[-1] for run in runs]))
+            score = mean_and_spread(values) if task.scale.bounds else (None, None)
+            raw = mean_and_spread(np.array([run.raw[-1] for run in runs]))
             yield *_place(study, task, group), len(runs), seeds, last_step, *score, task.scale.metric, *raw
 
 
@@ -73,12 +66,15 @@ def auc(study: Study) -> Rows:
     """Areas under the curve of each task and variant, divided by the range they are taken over."""
 
     def columns(span: Range | None, values: np.ndarray | None) -> tuple[float | None, ...]:
-        return (None,) * 4 if span is None or values is None else (*span, *_mean_std(values))
+        return (None,) * 4 if span is None or values is None else (*span, *mean_and_spread(values))
 
     for task in study.tasks:
         steps, wall = task.values("auc"), task.values("wall_auc")
         for group, runs in task.finished.items():
-            areas = *columns(task.step_range, steps.get(group)), *columns(task.wall_range, wall.get(group))
+            areas = (
+                *columns(task.ranges.get("steps"), steps.get(group)),
+                *columns(task.ranges.get("seconds"), wall.get(group)),
+            )
             yield *_place(study, task, group), _unit(task), len(runs), *areas
 
 
@@ -137,14 +133,13 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def to_csv(table: Table, study: Study) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS[table].split())
-    writer.writerows([_cell(value) for value in row] for row in table(study))
-    return text.getvalue()
-
-
 def csv_files(study: Study) -> dict[str, str]:
     """The text of all tables by file name."""
-    return {f"{table.__name__}.csv": to_csv(table, study) for table in COLUMNS}
+    files = {}
+    for table, columns in COLUMNS.items():
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns.split())
+        writer.writerows([_cell(value) for value in row] for row in table(study))
+        files[f"{table.__name__}.csv"] = text.getvalue()
+    return files
