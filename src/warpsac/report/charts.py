@@ -80,18 +80,11 @@ def _task_chart(task: TaskResults, numbers: dict[Group, int], is_published: bool
         own += _band_series(task.band(group), **about)
         wall_band = task.wall_band(group)
         timed += _band_series(wall_band, **about) if wall_band else []
-    overlay = [series for variant, band in _published_bands(task) for series in _band_series(band, published=variant)]
+    overlay: list[Json] = []
+    for variant, curve in published.curves(scale.task).items():
+        low, mean, high = (scale.score(scale.factor * (curve.mean + side * curve.std)) for side in (-1, 0, 1))
+        overlay += _series(curve.steps, mean, low, high, n=np.full(len(mean), curve.seeds), published=variant)
     chart["steps"] = {"x": "environment steps", "kind": "steps", "series": own + overlay}
     if timed:
         chart["wall"] = {"x": "wall time", "kind": "seconds", "series": timed}
     return chart
-
-
-def _published_bands(task: TaskResults) -> list[tuple[str, Band]]:
-    """The published curves of a task as scores, by variant."""
-    bands = []
-    for variant, curve in published.curves(task.scale.task).items():
-        mean = task.scale.score(task.scale.factor * curve.mean)
-        upper = task.scale.score(task.scale.factor * (curve.mean + curve.std))
-        bands.append((variant, Band(curve.steps, mean, upper - mean, np.full(len(mean), curve.seeds))))
-    return bands

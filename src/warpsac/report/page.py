@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -47,28 +48,13 @@ PAIRED: tuple[tuple[Metric, str], ...] = (("auc", "Score-step AUC"), ("final", "
 LABEL_WIDTH, COLUMN_WIDTH = 9.0, 5.5
 
 Data = dict[str, Any]
-
-
-class Label(NamedTuple):
-    """A group as the page names it."""
-
-    number: int | None
-    """Of its colour and switch; None for a group that is planned and has no run yet."""
-    name: str
-    short: str
-
-
-Labels = Mapping[Group, Label]
+Labels = Mapping[Group, Data]
 
 
 def colours(groups: list[Group]) -> list[tuple[str, str]]:
     """The first group of a variant has the variant's own colour, as its published curve does; others get spare ones."""
-    spare = iter(SPARE_COLOURS * (len(groups) // len(SPARE_COLOURS) + 1))
-    first = {group.variant: number for number, group in reversed(list(enumerate(groups)))}
-    return [
-        COLOURS[group.variant] if first[group.variant] == number and group.variant in COLOURS else next(spare)
-        for number, group in enumerate(groups)
-    ]
+    spare, own = itertools.cycle(SPARE_COLOURS), dict(COLOURS)
+    return [own.pop(group.variant) if group.variant in own else next(spare) for group in groups]
 
 
 def render(study: Study, title: str, is_published: bool = False) -> str:
@@ -102,7 +88,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         families=[_family(study, labels, family) for family in families],
         provenance=_provenance(study),
         data={
-            "groups": [labels[group].short for group in study.groups],
+            "groups": [labels[group]["short"] for group in study.groups],
             "variants": [group.variant for group in study.groups],
             "charts": charts.charts(study, is_published),
             "mode": "published" if is_published else "runs",
@@ -116,10 +102,13 @@ def share(value: float, top: float) -> str:
 
 
 def _labels(study: Study) -> Labels:
+    """The names of the groups, and the number of their colour and switch: None for a group that has no run yet."""
     short = short_labels([group.without(study.common) for group in study.groups])
-    labels = {group: Label(i, study.label(group), short[i]) for i, group in enumerate(study.groups)}
-    planned = {gap.group: Label(None, study.label(gap.group), study.label(gap.group)) for gap in study.missing}
-    return planned | labels
+    missing = {gap.group: {"number": None, "name": study.label(gap.group)} for gap in study.missing}
+    numbered = {
+        group: {"number": i, "name": study.label(group), "short": short[i]} for i, group in enumerate(study.groups)
+    }
+    return missing | numbered
 
 
 # --- the head of the page -------------------------------------------------------------------------------
@@ -198,7 +187,7 @@ def _scope(study: Study, labels: Labels, number: int) -> Data:
     return {
         "name": scope.name,
         "comparison": scope.comparisons["auc"],
-        "left_out": [labels[group].name for group in scope.comparisons["auc"].left_out],
+        "left_out": [labels[group]["name"] for group in scope.comparisons["auc"].left_out],
         "chart": f"scope-{number}" if len(scope.tasks) > 1 and scope.curves else None,
         "pairings": pairings,
         "least_width": f"{LABEL_WIDTH + COLUMN_WIDTH * len(compared):g}rem",

@@ -28,6 +28,7 @@ Cell = tuple[str, Group, int]
 """Task, group and seed."""
 
 NOTHING = np.zeros(0)
+UNKNOWN = Scale("?", OTHER_FAMILY, None)
 
 # Runs of one horizon may end a few interactions apart; below this share of it they have another length.
 REACHED = 0.98
@@ -40,9 +41,9 @@ class Run:
     status: Status
     detail: str = ""
     """More about the status, as text."""
-    scale: Scale | None = None
-    """None, like group and seed, if the config cannot be read."""
+    scale: Scale = UNKNOWN
     group: Group | None = None
+    """None, like the seed, if the config cannot be read."""
     seed: int | None = None
     steps: np.ndarray = field(default_factory=lambda: NOTHING)
     """Environment steps of the evaluations, without those that are not finite."""
@@ -61,19 +62,14 @@ class Run:
 
     @property
     def task(self) -> str:
-        return self.scale.task if self.scale else "?"
+        return self.scale.task
 
     @property
     def scores(self) -> np.ndarray:
-        assert self.scale is not None
         return self.scale.score(self.raw)
 
     def curve(self, over: Axis) -> tuple[np.ndarray, np.ndarray]:
         return (self.steps if over == "steps" else self.seconds), self.scores
-
-    @property
-    def last_score(self) -> float | None:
-        return float(self.scores[-1]) if len(self.raw) and self.scale and self.scale.bounds else None
 
     @property
     def total_seconds(self) -> float | None:
@@ -224,15 +220,11 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
 
 def common_changes(runs: Sequence[Run]) -> Changes:
     """The settings that every run of the report has: named once instead of in every label."""
-    groups = [run.group for run in runs if run.group]
-    return (
-        tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
-        if groups
-        else ()
-    )
+    first, *others = [run.group.changes for run in runs if run.group] or [()]
+    return tuple(change for change in first if all(change in changes for changes in others))
 
 
-def _by_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
+def _by_task_and_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
     """The runs of each task and group."""
     found: defaultdict[tuple[str, Group | None], list[Run]] = defaultdict(list)
     for run in runs:
@@ -243,7 +235,7 @@ def _by_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
 def separate_physics(runs: Sequence[Run]) -> list[Run]:
     """Two implementations of the same physics make two groups only where a task and group has runs of both: then the
     runs probably compare them, and their seconds differ."""
-    impls = {key: {run.impl for run in members if run.impl} for key, members in _by_group(runs).items()}
+    impls = {key: {run.impl for run in members if run.impl} for key, members in _by_task_and_group(runs).items()}
     return [
         dataclasses.replace(run, group=run.group._replace(changes=(*run.group.changes, ("env.impl", run.impl))))
         if run.group and run.impl and len(impls[run.task, run.group]) > 1
@@ -255,7 +247,7 @@ def separate_physics(runs: Sequence[Run]) -> list[Run]:
 def separate_lengths(runs: Sequence[Run]) -> list[Run]:
     """Where a run stops does not change what it learned before, so it makes no group; only runs that were set to stop
     earlier than others of their task and group get one, since a mean over both would jump where they end."""
-    longest = {key: max(run.end_step for run in members) for key, members in _by_group(runs).items()}
+    longest = {key: max(run.end_step for run in members) for key, members in _by_task_and_group(runs).items()}
     return [
         dataclasses.replace(run, group=run.group._replace(changes=(("stop_at", str(run.end_step)), *run.group.changes)))
         if run.group and run.end_step < REACHED * longest[run.task, run.group]
@@ -330,7 +322,7 @@ def _grid(runs: Sequence[Run], existing: Collection[Cell]) -> Iterator[Cell]:
     should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
     missing: it need not exist at both lengths."""
     common = common_changes(runs)
-    family = {run.task: run.scale.family for run in runs if run.scale}
+    family = {run.task: run.scale.family for run in runs}
     plain = {(family[task], group) for task, group, _ in existing if not group.without(common).changes}
     for task in dict.fromkeys(task for task, _, _ in existing):
         seeds = sorted({seed for of, _, seed in existing if of == task})

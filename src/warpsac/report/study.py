@@ -8,6 +8,7 @@ compared. Groups ended by a time budget set no horizon; they have an area over s
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +76,8 @@ class TaskResults:
     @cached_property
     def ranges(self) -> dict[Axis, Range]:
         """Where all compared runs are known."""
-        found = {
-            over: _range([run for of in runs.values() for run in of], over) for over, runs in self.compared.items()
-        }
-        return {over: span for over, span in found.items() if span}
+        found = ((over, _range(itertools.chain(*runs.values()), over)) for over, runs in self.compared.items())
+        return {over: span for over, span in found if span}
 
     @cached_property
     def shorter(self) -> set[Group]:
@@ -111,7 +110,7 @@ class TaskResults:
         return aggregate.band([run.curve("seconds") for run in runs], np.linspace(*span, WALL_POINTS)) if span else None
 
 
-def _range(runs: Sequence[Run], over: Axis) -> Range | None:
+def _range(runs: Iterable[Run], over: Axis) -> Range | None:
     return aggregate.common_range([run.curve(over)[0] for run in runs])
 
 
@@ -183,7 +182,7 @@ class Scope:
 
     @cached_property
     def comparisons(self) -> dict[Metric, Comparison]:
-        return {metric: compare(_by_group(self.tasks, metric)) for metric in METRICS}
+        return {metric: compare(_results(self.tasks, metric)) for metric in METRICS}
 
     @cached_property
     def curves(self) -> dict[Axis, FamilyCurve]:
@@ -211,7 +210,7 @@ class Scope:
         return FamilyCurve(share * horizons.pop() if in_steps else share, in_steps, curves)
 
 
-def _by_group(tasks: Iterable[TaskResults], metric: Metric) -> Results:
+def _results(tasks: Iterable[TaskResults], metric: Metric) -> Results:
     found: defaultdict[Group, dict[str, np.ndarray]] = defaultdict(dict)
     for task in tasks:
         for group, values in task.comparable(metric).items():
@@ -282,7 +281,7 @@ class Study:
 def make_study(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> Study:
     by_task: defaultdict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        if run.scale and run.group and run.status != "duplicate":
+        if run.group and run.status != "duplicate":
             by_task[run.task].append(run)
     rank = {task.name: number for number, task in enumerate(all_tasks())}
     # By family, then as in the table of tasks, then by name.
@@ -301,10 +300,7 @@ def make_study(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> Study:
 def _task_results(runs: Sequence[Run]) -> TaskResults:
     finished: defaultdict[Group, list[Run]] = defaultdict(list)
     unfinished: defaultdict[Group, list[Run]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: -1 if run.seed is None else run.seed):
-        assert run.group is not None
-        if run.finished or len(run.steps):
+    for run in sorted(runs, key=lambda run: run.seed or 0):
+        if run.group and (run.finished or len(run.steps)):
             (finished if run.finished else unfinished)[run.group].append(run)
-    scale = runs[0].scale
-    assert scale is not None
-    return TaskResults(scale, dict(finished), dict(unfinished))
+    return TaskResults(runs[0].scale, dict(finished), dict(unfinished))

@@ -102,7 +102,7 @@ def runs(study: Study) -> Rows:
     for run in study.runs:
         group = (run.group.variant, run.group.settings) if run.group else (None, None)
         yield (
-            run.name, run.status, run.detail, run.task if run.scale else None, *group, run.seed, run.reached,
+            run.name, run.status, run.detail, run.task if run.group else None, *group, run.seed, run.reached,
             run.end_step or None, len(run.steps), run.total_seconds, run.faults, run.meta.get("time"), run.resumes,
             run.origin("git").get("commit"), run.path,
         )  # fmt: skip
