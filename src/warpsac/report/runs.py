@@ -24,7 +24,7 @@ from warpsac.runs.files import in_words
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
 
 Axis = Literal["steps", "seconds"]
-Cell = tuple[str, Group, int]
+RunKey = tuple[str, Group, int]
 """Task, group and seed."""
 
 NOTHING = np.zeros(0)
@@ -294,11 +294,11 @@ def find_plans(roots: Sequence[Path]) -> list[Planned]:
 
 def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
     """The runs that are planned and do not exist; without a plan, the gaps in the grid that the runs form."""
-    lengths: defaultdict[Cell, set[int]] = defaultdict(set)  # a plan may have the same run at two lengths
+    lengths: defaultdict[RunKey, set[int]] = defaultdict(set)  # a plan may have the same run at two lengths
     for run in runs:
         if run.group and run.seed is not None:
             lengths[run.task, run.group.whole, run.seed].add(run.end_step)
-    expected = _planned_lengths(runs, planned) if planned else {cell: {0} for cell in _grid(runs, lengths.keys())}
+    expected = _planned_lengths(runs, planned) if planned else {key: {0} for key in _grid(runs, lengths.keys())}
     gaps: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
     for (task, group, seed), wanted in expected.items():
         if len(lengths[task, group, seed]) < len(wanted):
@@ -306,10 +306,10 @@ def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[M
     return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
 
 
-def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping[Cell, set[int]]:
+def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping[RunKey, set[int]]:
     """The planned runs, without those that were started and are listed as damaged."""
     unreadable = {(run.path.parent.name, run.path.name) for run in runs if run.group is None}
-    wanted: defaultdict[Cell, set[int]] = defaultdict(set)
+    wanted: defaultdict[RunKey, set[int]] = defaultdict(set)
     for name, config in planned:
         for seed in config.seeds:
             if not any(folder == name and run.endswith(f"-seed{seed}") for folder, run in unreadable):
@@ -317,7 +317,7 @@ def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping
     return wanted
 
 
-def _grid(runs: Sequence[Run], existing: Collection[Cell]) -> Iterator[Cell]:
+def _grid(runs: Sequence[Run], existing: Collection[RunKey]) -> Iterator[RunKey]:
     """Every group on a task should have the seeds that any group has on it, and a plain variant that occurs in a family
     should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
     missing: it need not exist at both lengths."""

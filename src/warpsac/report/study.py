@@ -34,7 +34,7 @@ FAMILY_POINTS = 101  # of a family's mean curve
 WALL_POINTS = 201  # of a task's mean curve over time: seeds are never evaluated at the same second
 
 Range = tuple[float, float]
-Runs = Mapping[Group, list[Run]]
+RunsByGroup = Mapping[Group, list[Run]]
 Results = Mapping[Group, Mapping[str, np.ndarray]]
 """Group -> task -> one value for each seed."""
 
@@ -44,8 +44,8 @@ class TaskResults:
     """The runs of one task."""
 
     scale: Scale
-    finished: Runs
-    unfinished: Runs
+    finished: RunsByGroup
+    unfinished: RunsByGroup
     """Those with evaluations; drawn where a group has no finished run."""
 
     @property
@@ -57,7 +57,7 @@ class TaskResults:
         return self.finished.get(group) or self.unfinished[group]
 
     @cached_property
-    def compared(self) -> dict[Axis, Runs]:
+    def compared(self) -> dict[Axis, RunsByGroup]:
         """The groups with an area, whose runs are all more than one point. Over steps: those that reach the horizon, or
         go as far as those that do. Over seconds: these and all that a time budget ended, if their times are known."""
         curves = {group: runs for group, runs in self.finished.items() if all(len(run.steps) > 1 for run in runs)}
@@ -123,7 +123,7 @@ def _ended_by_budget(runs: Sequence[Run]) -> bool:
     return all(run.ended_by_budget for run in runs)
 
 
-def _short_of_horizon(results: Runs) -> set[Group]:
+def _short_of_horizon(results: RunsByGroup) -> set[Group]:
     """The groups that end before the furthest one of their algorithm; those ended by a time budget do not count."""
     last = {group: _last_step(runs) for group, runs in results.items() if not _ended_by_budget(runs)}
     horizon: defaultdict[bool, float] = defaultdict(float)
