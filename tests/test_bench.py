@@ -134,7 +134,7 @@ def test_report_on_a_bench_that_never_made_a_run(tmp_path: Path, capsys: pytest.
     assert cli.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"runs: 3 missing\nreport: {tmp_path / 'report' / 'index.html'}\n"
     page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("planned, and not begun") == 1  # one line for the cell, with its seeds
+    assert page.count("planned, not started") == 1  # one line for the cell, with its seeds
     assert "1, 2, 3" in page
     assert (tmp_path / "report" / "runs.csv").read_text().count("missing") == 3
 
