@@ -29,8 +29,7 @@ from warpsac.bench.state import RunState, folder_of, require_as_planned, state_o
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.report.groups import Group
-from warpsac.report.missing import Missing, find_missing, find_plans
-from warpsac.report.runs import collect
+from warpsac.report.runs import Missing, collect, find_missing, find_plans
 from warpsac.runs import files, rowfiles, run_folder
 from warpsac.runs.bench_plan import PLAN, Planned, read_plan, write_plan
 from warpsac.training import start as training
@@ -135,7 +134,7 @@ def test_report_on_a_bench_that_never_made_a_run(tmp_path: Path, capsys: pytest.
     assert cli.main(["report", str(tmp_path)]) == 0
     assert capsys.readouterr().out == f"runs: 3 missing\nreport: {tmp_path / 'report' / 'index.html'}\n"
     page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("planned, and not begun") == 1  # one line for the cell, with its seeds
+    assert page.count("planned, not started") == 1  # one line for the cell, with its seeds
     assert "1, 2, 3" in page
     assert (tmp_path / "report" / "runs.csv").read_text().count("missing") == 3
 

@@ -1,4 +1,4 @@
-"""The published curves: what they hold, what they favour, and their family means through the report's own code."""
+"""The published curves: what they hold, what they favour, and their family means through the code of the report."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_favoured_variants() -> None:
     assert {task: variant for task, variant in found.items() if variant} == FAVOURED
 
 
-def test_favour_tells_both_values() -> None:
+def test_favour_has_both_values() -> None:
     found = published.favour("Mjlab-Velocity-Rough-Unitree-G1")
     assert found == published.Favour("warpsac-norm-off", 74.962, "warpsac-a", 61.184)
 
@@ -110,7 +110,7 @@ def direct_aucs() -> dict[str, dict[str, float]]:
     table = {task.name: task for task in benchmark_tasks()}
     fractions = (0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
     areas: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
-    text = resources.files("warpsac").joinpath("data/published.csv").read_text()
+    text = resources.files("warpsac.envs").joinpath("tables/published.csv").read_text()
     for row in csv.DictReader(text.splitlines()):
         task = table[row["task"]]
         assert task.normalize_score is not None

@@ -1,8 +1,9 @@
-"""`warpsac report`: what compares with what, the tables by hand, the command, and that it does without jax."""
+"""`warpsac report`: what compares with what, the tables by hand, the command, and that it does without JAX."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import subprocess
@@ -20,7 +21,6 @@ from warpsac.report import tables
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.page import COLOURS, colours, render
 from warpsac.report.runs import collect
-from warpsac.report.sections import provenance
 from warpsac.report.study import Comparison, Study, make_study
 
 END = 1_000_000
@@ -28,7 +28,7 @@ L, FLASH, A = Group("warpsac-l"), Group("flashsac"), Group("warpsac-a")
 
 
 def straight(level: float, seconds: float = 100.0, points: int = 3, end: int = END) -> list[tuple[int, float, float]]:
-    """From 0 to `level` in a straight line, `seconds` long, beginning at second 0."""
+    """From 0 to `level` in a straight line, `seconds` long, starting at second 0."""
     return [(end * i // (points - 1), level * i / (points - 1), seconds * i / (points - 1)) for i in range(points)]
 
 
@@ -87,13 +87,13 @@ def test_the_two_sides_of_a_pair_say_the_same(two_tasks: Path) -> None:
 
 def test_family_curve_has_the_family_auc_as_its_mean_height(two_tasks: Path) -> None:
     family = scope(study_of(two_tasks), "dmc")
-    curve = family.step_curve
+    curve = family.curves["steps"]
     assert curve.in_steps
     assert (curve.x[0], curve.x[-1]) == (0, END)
     for row in family.comparisons["auc"].rows:
         assert curve.curves[row.group].mean.mean() == pytest.approx(row.mean.value)
         assert curve.curves[row.group].mean[-1] == pytest.approx(0.5)
-    wall = family.wall_curve
+    wall = family.curves["seconds"]
     assert (wall.in_steps, wall.x[-1]) == (False, 1.0)
     assert wall.curves[L].mean[-1] == pytest.approx(0.25)
 
@@ -104,7 +104,7 @@ def test_a_shorter_run_gets_no_area_and_takes_none_from_others(two_tasks: Path) 
     study = study_of(two_tasks)
     task = next(task for task in study.tasks if task.scale.task == "dog-run")
     short = next(group for group in task.finished if group.changes)
-    assert task.step_range == (0, END)
+    assert task.ranges["steps"] == (0, END)
     assert short in task.values("final")
     assert short not in task.values("auc")
     assert short not in task.values("wall_auc")
@@ -118,7 +118,7 @@ def test_ends_a_little_apart_still_compare(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, end=END))
     write_run(tmp_path, "dog-run", "flashsac", 1, straight(600, end=END - 10_000), stop_at=END - 10_000)
     task = study_of(tmp_path).tasks[0]
-    assert task.step_range == (0, END - 10_000)
+    assert task.ranges["steps"] == (0, END - 10_000)
     assert len(task.values("auc")) == 2
 
 
@@ -139,7 +139,7 @@ def test_ppo_takes_more_steps_and_no_area_from_others(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "ppo", 2, straight(800, 9.0, end=END), total_steps=4 * END, stop_at=END)
     study = study_of(tmp_path)
     (task,) = study.tasks
-    assert task.step_range == (0, END)
+    assert task.ranges["steps"] == (0, END)
     areas = {group.variant: value.tolist() for group, value in task.values("auc").items()}
     assert areas == {"warpsac-l": [pytest.approx(0.3)], "ppo": [pytest.approx(0.1)]}
     walls = {group.variant: value[0] for group, value in task.values("wall_auc").items()}
@@ -157,7 +157,7 @@ def test_a_time_budget_sets_no_horizon(tmp_path: Path, end: int, has_area: bool)
     )
     study = study_of(tmp_path)
     (task,) = study.tasks
-    assert task.step_range == (0, END)
+    assert task.ranges["steps"] == (0, END)
     assert {group.variant for group in task.values("auc")} == {"warpsac-l", *(["ppo"] if has_area else [])}
     assert {group.variant for group in task.values("wall_auc")} == {"warpsac-l", "ppo"}
     assert not task.shorter
@@ -167,8 +167,10 @@ def test_a_time_budget_sets_no_horizon(tmp_path: Path, end: int, has_area: bool)
 def test_tables_without_rows_have_their_columns(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "my_module:Arm-v0", "warpsac-l", 1, straight(42.0, end=END))
     study = study_of(tmp_path / "runs")
-    written = {path.stem: path.read_text().splitlines() for path in tables.write_tables(study, tmp_path)}
-    assert written["iqm"] == ["family,metric,variant,tasks,of_tasks,runs,mean,mean_low,mean_high,iqm,iqm_low,iqm_high"]
+    written = {name: text.splitlines() for name, text in tables.csv_files(study).items()}
+    assert written["iqm.csv"] == [
+        "family,metric,variant,tasks,of_tasks,runs,mean,mean_low,mean_high,iqm,iqm_low,iqm_high"
+    ]
     assert len(written) == 7
     assert all(lines for lines in written.values())
 
@@ -240,32 +242,30 @@ def test_families_and_the_whole(two_tasks: Path) -> None:
 # --- tables and page
 
 
-def test_tables_by_hand(two_tasks: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    written = tables.write_tables(study_of(two_tasks), out)
-    assert {path.name for path in written} == {
+def test_tables_by_hand(two_tasks: Path) -> None:
+    written = {name: read_text(text) for name, text in tables.csv_files(study_of(two_tasks)).items()}
+    assert written.keys() == {
         "curves.csv", "family_curves.csv", "final.csv", "auc.csv", "iqm.csv", "pairwise.csv", "runs.csv",
     }  # fmt: skip
-    row = next(r for r in read(out / "curves.csv") if r["task"] == "dog-run" and r["step"] == "500000")
+    row = next(r for r in written["curves.csv"] if r["task"] == "dog-run" and r["step"] == "500000")
     assert row == {"family": "dmc", "task": "dog-run", "variant": "warpsac-l", "unit": "score", "finished": "1",
                    "step": "500000", "mean": "0.35", "std": "0.0707107", "n": "2"}  # fmt: skip
-    row = next(r for r in read(out / "final.csv") if r["task"] == "dog-run" and r["variant"] == "warpsac-l")
+    row = next(r for r in written["final.csv"] if r["task"] == "dog-run" and r["variant"] == "warpsac-l")
     assert (row["score_mean"], row["raw_mean"], row["raw_std"], row["seeds"]) == ("0.7", "700", "141.421", "1 2")
-    row = next(r for r in read(out / "auc.csv") if r["task"] == "dog-walk" and r["variant"] == "flashsac")
+    row = next(r for r in written["auc.csv"] if r["task"] == "dog-walk" and r["variant"] == "flashsac")
     assert [row[f"step_{k}"] for k in ("from", "to", "mean", "std")] == ["0", "1000000", "0.2", "0"]
     assert [row[f"wall_{k}"] for k in ("from", "to", "mean")] == ["0", "100", "0.2"]
-    row = next(r for r in read(out / "iqm.csv") if r["metric"] == "final" and r["variant"] == "flashsac")
+    row = next(r for r in written["iqm.csv"] if r["metric"] == "final" and r["variant"] == "flashsac")
     assert (row["tasks"], row["of_tasks"], row["runs"], row["mean"], row["iqm"]) == ("2", "2", "4", "0.5", "0.45")
     assert float(row["iqm_low"]) <= 0.45 <= float(row["iqm_high"])
-    assert len(read(out / "pairwise.csv")) == 2 * 3
-    assert {r["status"] for r in read(out / "runs.csv")} == {"finished"}
-    assert len(read(out / "family_curves.csv")) == 2 * 2 * 101
+    assert len(written["pairwise.csv"]) == 2 * 3
+    assert {r["status"] for r in written["runs.csv"]} == {"finished"}
+    assert len(written["family_curves.csv"]) == 2 * 2 * 101
 
 
-def test_missing_runs_are_in_the_table(two_tasks: Path, tmp_path: Path) -> None:
+def test_missing_runs_are_in_the_table(two_tasks: Path) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
-    found = [r for r in read_text(tables.to_csv(tables.runs, study_of(two_tasks))) if r["status"] != "finished"]
+    found = [r for r in read_text(tables.csv_files(study_of(two_tasks))["runs.csv"]) if r["status"] != "finished"]
     assert [(r["status"], r["task"], r["variant"], r["seed"]) for r in found] == [
         ("interrupted", "dog-run", "flashsac", "3"), ("missing", "dog-run", "warpsac-l", "3"),
     ]  # fmt: skip
@@ -305,13 +305,13 @@ def test_why_there_is_no_mean_over_families(tmp_path: Path) -> None:
     assert "No mean over the 4 tasks: every variant has fewer than half of them." in text
 
 
-def test_the_version_is_a_column_only_if_a_run_tells_it(tmp_path: Path) -> None:
+def test_the_version_is_a_column_only_if_a_run_records_it(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600), meta={"versions": {"jax": "0.10"}})
-    assert ">warpsac</th>" not in provenance(study_of(tmp_path))
+    assert ">warpsac</th>" not in render(study_of(tmp_path), "x")
     write_run(tmp_path, "dog-run", "warpsac-l", 2, straight(600))  # as runs are written now
-    table = provenance(study_of(tmp_path))
-    assert ">warpsac</th>" in table
-    assert f">{own_version()}</td>" in table
+    text = render(study_of(tmp_path), "x")
+    assert ">warpsac</th>" in text
+    assert f">{own_version()}</td>" in text
 
 
 def test_huge_results_stay_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -340,17 +340,40 @@ def test_the_page_is_whole_and_loads_nothing(two_tasks: Path) -> None:
     assert re.findall(r'(?:src|href)="(?!#|data:)', text) == []
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert "Published data favour <b>warpsac-norm-off</b> here: 781.4 at the end, against 642.9 for warpsac-l" in text
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
-    assert data["groups"] == ["warpsac-l", "flashsac"]
+    assert data_of(text)["groups"] == ["warpsac-l", "flashsac"]
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    return found
+
+
+def test_data_in_the_page_cannot_end_or_open_a_script(tmp_path: Path) -> None:
+    hostile = "<!--<script>"
+    write_run(tmp_path, f"{hostile}:Own-v0", "warpsac-l", 1, straight(1), name="hostile")
+    (run,) = collect([tmp_path])
+    labelled = dataclasses.replace(run, group=Group("warpsac-l", (("learner.own", hostile),)), seed=2)
+    text = render(make_study([run, labelled]), "</script><!--")
+    assert "<!--" not in text
+    assert text.count("<script") == text.count("</script>") == 2
+    assert "&lt;!--&lt;script&gt;:Own-v0" in text
+    assert data_of(text)["groups"] == ["warpsac-l", f"warpsac-l own={hostile}"]
+
+
+def test_what_utf8_cannot_hold_does_not_spoil_the_report(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600), name="bad \udcff name", meta={"cpu": "\ud800"})
+    write_run(tmp_path, "dog-run", "warpsac-l", 2, straight(600), meta={"time": ["no", "date"]})
+    assert main(str(tmp_path)) == 0
+    assert "bad \\udcff name" in (tmp_path / "report/index.html").read_text()
+    assert len(read(tmp_path / "report/runs.csv")) == 2
 
 
 def test_a_long_curve_is_thinned_in_the_page_only(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600, points=1001))
     study = study_of(tmp_path)
-    data = json.loads(re.search(r'id="data">(.*?)</script>', render(study, "x"), re.S)[1])  # type: ignore[index]
-    series = data["charts"]["task-0"]["steps"]["series"][0]
+    series = data_of(render(study, "x"))["charts"]["task-0"]["steps"]["series"][0]
     assert (len(series["x"]), series["x"][0], series["x"][-1]) == (160, 0, END)
-    assert len(read_text(tables.to_csv(tables.curves, study))) == 1001
+    assert len(read_text(tables.csv_files(study)["curves.csv"])) == 1001
 
 
 def test_nothing_finished_yet(tmp_path: Path) -> None:
@@ -389,11 +412,11 @@ def test_command(two_tasks: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_in_json(two_tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
     assert main(str(two_tasks), "--out", str(tmp_path / "elsewhere/deep"), "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["runs"] == {"finished": 8, "interrupted": 1}
-    assert told["missing"] == 1
-    assert told["families"]["dmc"]["auc"]["flashsac"]["mean"] == pytest.approx(0.25)
-    assert told["page"] == str(tmp_path / "elsewhere/deep/index.html")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["runs"] == {"finished": 8, "interrupted": 1}
+    assert printed["missing"] == 1
+    assert printed["families"]["dmc"]["auc"]["flashsac"]["mean"] == pytest.approx(0.25)
+    assert printed["page"] == str(tmp_path / "elsewhere/deep/index.html")
 
 
 def test_published_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -405,21 +428,24 @@ def test_published_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ((), "report needs a folder with runs: `warpsac report runs`"),
         (("nowhere",), "nowhere: no such folder"),
         ((".",), ".: no run folders here; `warpsac train` makes them"),
-        ((".", "."), "report on several folders needs --out FOLDER for what it writes"),
-        ((".", "--published"), "report takes folders or --published, not both: published curves are drawn beside runs"),
+        ((".", "."), "report on several folders needs --out FOLDER to write to"),
+        (
+            (".", "--published"),
+            "report takes folders or --published, not both: runs are drawn with published curves",
+        ),
     ],
 )
 @pytest.mark.usefixtures("elsewhere")
 def test_bad_input_is_one_line(
-    words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(*words) == 2
-    assert capsys.readouterr().err == f"warpsac: {said}\n"
+    assert capsys.readouterr().err == f"warpsac: {message}\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -427,7 +453,7 @@ def test_a_place_that_cannot_be_written(two_tasks: Path, capsys: pytest.CaptureF
     (two_tasks / "file").write_text("")
     assert main(str(two_tasks), "--out", str(two_tasks / "file/x")) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"warpsac: cannot write {two_tasks / 'file/x/index.html'}: ")
+    assert error.startswith(f"warpsac: {two_tasks / 'file/x/index.html'}: cannot be written: ")
     assert error.count("\n") == 1
 
 
@@ -442,7 +468,6 @@ class Block:
 
 sys.meta_path.insert(0, Block)
 from warpsac import cli
-from warpsac.profiles import VARIANTS
 sys.exit(cli.main(["report", *sys.argv[1:]]))
 """
 
@@ -454,12 +479,12 @@ def test_it_does_without_jax(two_tasks: Path) -> None:
     assert "runs: 8 finished" in done.stdout
 
 
-def test_runs_that_were_told_to_stop_early_say_how_far_they_went(tmp_path: Path) -> None:
+def test_runs_that_were_set_to_stop_early_show_how_far_they_went(tmp_path: Path) -> None:
     half = straight(600, end=END // 2)
     write_run(tmp_path, "dog-run", "warpsac-l", 1, half, stop_at=END // 2)
     write_run(tmp_path, "probe-point", "warpsac-l", 1, half, total_steps=END, stop_at=END // 2)
     write_run(tmp_path, "dog-walk", "warpsac-l", 1, straight(600))
     text = render(study_of(tmp_path), "x")
-    told = "dog-run (at 500,000 of 1,000,000 steps), probe-point (at 500,000 of 1,000,000 steps)."
-    assert f"Told to stop before the end of their schedule: {told}" in text
+    early = "dog-run (at 500,000 of 1,000,000 steps), probe-point (at 500,000 of 1,000,000 steps)."
+    assert f"Set to stop before the end of their schedule: {early}" in " ".join(text.split())
     assert text.count('<span class="ci">at 500,000</span>') == 2

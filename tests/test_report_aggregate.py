@@ -100,7 +100,7 @@ def test_means_weigh_tasks_alike() -> None:
 
 
 def all_resamples(strata: list[np.ndarray]) -> list[list[np.ndarray]]:
-    """Every equally likely way to draw each task's seeds anew."""
+    """Every equally likely way to resample each task's seeds."""
     each = [[task[list(draw)] for draw in itertools.product(range(len(task)), repeat=len(task))] for task in strata]
     return [list(choice) for choice in itertools.product(*each)]
 

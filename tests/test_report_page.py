@@ -1,4 +1,4 @@
-"""The report's page in a real browser: what is drawn, hidden, told on hover and printed."""
+"""The report's page in a real browser: what is drawn, hidden, shown on hover and printed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_BROWSER = "no Chromium found: `make browser`, or name one in CHROMIUM"
 browser_only = pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 
 END = 1_000_000
-HOSTILE = "</script><img src=x onerror=alert(1)>:Own-v0"
+HOSTILE = "<!--<script></script><img src=x onerror=alert(1)>:Own-v0"
 
 
 def curve(level: float, points: int = 5) -> list[tuple[int, float, float]]:
@@ -98,7 +98,7 @@ def test_nothing_complains_and_nothing_is_fetched(page: chromium.Page, folder: P
 
 @browser_only
 def test_curves_are_drawn(page: chromium.Page) -> None:
-    # Two variants of ours and three published ones on each task; no published ones for a task of one's own.
+    # Two variants of ours and three published ones on each task; no published ones for a custom task.
     assert visible_curves(page, "humanoid-run") == 2 + 3
     assert visible_curves(page, "dog-walk") == 1 + 3
     assert visible_curves(page, HOSTILE) == 1
@@ -162,7 +162,7 @@ def test_a_published_curve_belongs_to_its_variant_whatever_its_settings(tmp_path
 
 
 @browser_only
-def test_tables_fit_or_fade_where_they_go_on(tmp_path: Path) -> None:
+def test_tables_fit_or_fade_where_they_continue(tmp_path: Path) -> None:
     for task in ("dog-run", "dog-walk", "Hopper-v4"):
         for variant in VARIANTS:
             write_run(tmp_path, task, variant, 1, curve(400.0))
@@ -173,7 +173,7 @@ def test_tables_fit_or_fade_where_they_go_on(tmp_path: Path) -> None:
         opened.open(tmp_path / "report/index.html")
         assert opened.value("document.querySelectorAll('.scroll.more').length") == 0
         assert opened.value("[...document.querySelectorAll('.scroll')].every(b => b.scrollWidth <= b.clientWidth)")
-        # Curves come first: a lone task's beside its table, over more than half of the page.
+        # Curves come first: a lone task's next to its table, over more than half of the page.
         lone = f"{card('Hopper-v4')}.querySelector('.chart').getBoundingClientRect()"
         assert opened.value(f"{lone}.width > 650")
         assert opened.value(f"{lone}.bottom < document.querySelector('#mujoco .pairs').getBoundingClientRect().top")
@@ -208,15 +208,15 @@ def hover(page: chromium.Page, task: str, share: float) -> list[list[str]]:
         f"({card(task)}.querySelector('.chart'))"
     )
     page.move_to(x, y)
-    told: list[list[str]] = page.value(
+    shown: list[list[str]] = page.value(
         "[[document.querySelector('#tip > b').textContent], ...[...document.querySelectorAll('#tip tr')]"
         ".map(r => [...r.cells].map(c => c.textContent))]"
     )
-    return told
+    return shown
 
 
 @browser_only
-def test_hover_tells_step_mean_band_and_seeds(page: chromium.Page) -> None:
+def test_hover_shows_step_mean_band_and_seeds(page: chromium.Page) -> None:
     heading, *rows = hover(page, "humanoid-run", 0.5)
     assert heading == ["500,000 steps"]
     # Seeds at half of 0.7, 0.8, 0.9: mean 0.4, sample standard deviation 0.05.

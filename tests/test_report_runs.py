@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,7 @@ from runs import tiny
 from warpsac.config.provenance import own_version
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
-from warpsac.report.missing import Missing, find_missing
-from warpsac.report.runs import Run, collect, common_changes, read_run
+from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.bench_plan import Planned
 from warpsac.training import start as training
@@ -66,12 +66,12 @@ def test_an_interrupted_run(tmp_path: Path) -> None:
         "interrupted", "at step 500,000 of 1,000,000, no checkpoint",
     )  # fmt: skip
     saved = checkpoint.save(folder / "checkpoints", END // 2, {"policy": {"a": np.ones(3)}, "learner": {}}, {}, keep=1)
-    assert the_run(folder).detail == f"at step 500,000 of 1,000,000; go on with: warpsac train --resume {folder}"
+    assert the_run(folder).detail == f"at step 500,000 of 1,000,000; resume with: warpsac train --resume {folder}"
     (saved / "learner.npz").unlink()  # the policy alone can be watched and exported, not trained
     assert the_run(folder).detail == "at step 500,000 of 1,000,000, no complete checkpoint"
 
 
-def test_a_command_to_go_on_with_can_be_pasted(tmp_path: Path) -> None:
+def test_the_command_to_resume_with_can_be_pasted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "my runs", "dog-run", "warpsac-l", 1, FULL[:2])
     checkpoint.save(folder / "checkpoints", END // 2, {"learner": {}}, {}, keep=1)
     assert the_run(folder).detail.endswith(f"warpsac train --resume '{folder}'")
@@ -152,6 +152,41 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
     assert by_name[bad.name].seed == 2
 
 
+UNREADABLE = {
+    "a step beyond all floats": ("metrics.jsonl", '{"step": 1' + 400 * "0" + ', "kind": "eval"}'),
+    "endless nesting of the config": ("config.json", "[" * 100_000),
+    "a config that is no text": ("config.json", "\udcff"),
+}
+
+
+@pytest.mark.parametrize(("file", "content"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_one_unreadable_run_is_listed_and_spoils_nothing(tmp_path: Path, file: str, content: str) -> None:
+    good, bad = (write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL) for seed in (1, 2))
+    (bad / file).write_text(content + "\n", encoding="utf-8", errors="surrogateescape")
+    by_name = {run.name: run for run in collect([tmp_path])}
+    assert by_name[good.name].finished
+    assert by_name[bad.name].status == "damaged"
+    assert by_name[bad.name].detail.count("\n") == 0
+    assert by_name[bad.name].detail
+
+
+def test_a_folder_that_cannot_be_entered_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="good")
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "itself").symlink_to(tmp_path / "itself")
+    scandir = os.scandir
+
+    def refuse(path: Any) -> Any:
+        if Path(path).name == "closed":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = {run.name: run for run in collect([tmp_path])}
+    assert {name: run.status for name, run in found.items()} == {"closed": "damaged", "good": "finished"}
+    assert "\n" not in found["closed"].detail
+
+
 def test_a_half_written_last_line_is_no_damage(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
     with open(folder / rowfiles.METRICS, "a") as stream:
@@ -193,11 +228,11 @@ def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
     assert the_run(folder).status == "interrupted"
 
 
-# --- failures leave a word
+# --- failures are recorded
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_failed_run_says_why_until_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_run_records_why_until_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(loop: training.Loop) -> None:
         if loop.step > 150:
             raise TrainingStopped("the disk\nis full")
@@ -220,7 +255,7 @@ def left_by(error: BaseException, run: run_folder.RunDir) -> str | None:
     return run_folder.read_failure(run.path)
 
 
-def test_whatever_stops_a_run_is_told(tmp_path: Path) -> None:
+def test_whatever_stops_a_run_is_recorded(tmp_path: Path) -> None:
     run = run_folder.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
     # Not before the folder is ours: another process may be training in it.
     assert left_by(UserError("another process is training in this folder"), run) is None
@@ -252,7 +287,7 @@ def test_what_differs_from_the_variant_is_named() -> None:
     assert group_of(config_of("dog-run", "warpsac-a", profile="demo")) == Group("warpsac-a", (("profile", "demo"),))
 
 
-def test_where_a_run_stops_only_tells_runs_of_different_lengths_apart(tmp_path: Path) -> None:
+def test_where_a_run_stops_only_separates_runs_of_different_lengths(tmp_path: Path) -> None:
     half = {"stop_at": END // 2}
     write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], **half)
     write_run(tmp_path, "dog-walk", "warpsac-l", 1, FULL)
@@ -305,7 +340,7 @@ def test_the_same_seed_twice_counts_once(tmp_path: Path) -> None:
     assert found["second"].detail == "finished; same task, settings and seed as third"
 
 
-# --- which are there
+# --- which exist
 
 
 def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
@@ -321,7 +356,7 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path: Path) -> None:
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
-    assert collect([tmp_path]) == []  # whether that is a mistake, a plan must say
+    assert collect([tmp_path]) == []  # no error here: there may be a plan
     with pytest.raises(UserError, match="nowhere: no such folder"):
         collect([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
@@ -335,7 +370,7 @@ def test_missing_runs(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "flashsac", 2, FULL[:1])  # interrupted is not missing
     write_run(tmp_path, "dog-walk", "warpsac-l", 1, FULL)
     write_run(tmp_path, "dog-walk", "warpsac-l", 2, FULL, learner={"critics": 1})
-    write_run(tmp_path, "Hopper-v4", "warpsac-a", 5, FULL)  # another family: nobody else is expected there
+    write_run(tmp_path, "Hopper-v4", "warpsac-a", 5, FULL)  # another family: no other run is expected there
     ablation = Group("warpsac-l", (("learner.critics", "1"),))
     assert set(find_missing(collect([tmp_path]))) == {
         Missing("dog-run", Group("flashsac"), (1, 3)),
@@ -369,8 +404,8 @@ def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     assert run.origin("versions")["warpsac"] == own_version()
 
 
-def test_the_way_to_simulate_makes_a_group_only_where_two_meet(tmp_path: Path) -> None:
-    """`auto` is what it was when the run began."""
+def test_the_physics_make_a_group_only_where_a_task_has_both(tmp_path: Path) -> None:
+    """`auto` counts as what it chose when the run started."""
     points = [(0, 0.0, 1.0), (50_000_896, 30.0, 100.0)]
     g1, t1 = "G1JoystickFlatTerrain", "T1JoystickFlatTerrain"
     write_run(tmp_path, g1, "warpsac-a", 1, points, env={"impl": "warp"})
@@ -384,7 +419,7 @@ def test_the_way_to_simulate_makes_a_group_only_where_two_meet(tmp_path: Path) -
 
 
 def test_of_two_interrupted_runs_the_one_that_got_further_counts(tmp_path: Path) -> None:
-    """However often the other was judged."""
+    """However often the other was evaluated."""
     write_run(tmp_path, "dog-run", "warpsac-l", 1, [(0, 0.0, 1.0), (400_000, 9.0, 20.0)], name="far")
     write_run(tmp_path, "dog-run", "warpsac-l", 1, [(i * 10_000, 1.0, 1.0 + i) for i in range(9)], name="often")
     assert {run.name: run.status for run in collect([tmp_path])} == {"far": "interrupted", "often": "duplicate"}

@@ -1,4 +1,14 @@
-"""Reports on run folders: one HTML page and CSV tables. Reads folders only and does without jax.
+"""Reports on run folders: one HTML page and CSV tables.
 
-folders -> runs (what is there, how it ended) -> study (what compares with what) -> tables, page
+groups     variant and changed settings of a run; scale of a task's results
+runs       finds and reads run folders: how each run ended, and which are missing
+aggregate  arithmetic: areas, interquartile means, bootstrap intervals
+study      results per task and what compares with what
+tables     the CSV files
+charts     data of the page's charts
+page       data of the rest of the page; templates/ holds its HTML, style and script
+numerals   numbers as text
+command    `warpsac report`
+
+Reads run folders only and does without JAX. Imported by bench, the command line and benchmarks.
 """

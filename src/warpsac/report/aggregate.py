@@ -1,8 +1,7 @@
 """The arithmetic of a report: curves on a common range, areas, interquartile means, bootstrap intervals.
 
-Pure functions of NumPy arrays. A curve is a pair (x, y) with x increasing; between its points it is a straight
-line, and outside of them it is unknown. "Strata" are the results of one variant on several tasks: one array of
-seeds for each task.
+Pure functions of NumPy arrays. A curve is a pair (x, y) with increasing x; it is linear between its points and unknown
+outside them. "Strata" are the results of one variant on several tasks: one array of seeds for each task.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Estimate(NamedTuple):
     interval: Interval | None = None
 
     @property
-    def of_the_contrary(self) -> Estimate:
+    def complement(self) -> Estimate:
         """Of a probability: that of the opposite."""
         mirrored = None if self.interval is None else Interval(1.0 - self.interval.high, 1.0 - self.interval.low)
         return Estimate(1.0 - self.value, mirrored)
@@ -51,29 +50,32 @@ def common_range(axes: Sequence[np.ndarray]) -> tuple[float, float] | None:
 
 def at(curve: Curve, grid: np.ndarray) -> np.ndarray:
     """The curve's height at each point of the grid; NaN where it is unknown."""
-    x, y = curve
-    return np.interp(grid, x, y, left=np.nan, right=np.nan)
+    return np.interp(grid, *curve, left=np.nan, right=np.nan)
 
 
 def mean_height(curve: Curve, start: float, stop: float) -> float:
     """The area under the curve between two points (trapezoids), divided by their distance."""
-    x, y = curve
-    inside = x[(x > start) & (x < stop)]
-    grid = np.concatenate([[start], inside, [stop]])
-    return float(np.trapezoid(at((x, y), grid), grid / (stop - start)))
+    x, _ = curve
+    grid = np.concatenate([[start], x[(x > start) & (x < stop)], [stop]])
+    return float(np.trapezoid(at(curve, grid), grid / (stop - start)))
 
 
 def spread(values: np.ndarray) -> np.ndarray:
-    """Sample standard deviation (divisor n - 1) along the first axis, of the numbers that are not NaN; NaN for one."""
+    """Sample standard deviation (divisor n - 1) along the first axis, without NaNs; NaN for a single value."""
     known = ~np.isnan(values)
     count = known.sum(0)
     mean = np.where(known, values, 0.0).sum(0) / np.maximum(count, 1)
     away = np.where(known, values - mean, 0.0)
-    # Divided by a power of two, which changes no digit, the squares of whatever can be written are finite.
+    # Divided by a power of two, which changes no digit, the squares of all finite values are finite.
     scale = np.ldexp(1.0, min(int(np.frexp(np.abs(away).max(initial=0.0))[1]), 1023))
     squares = ((away / scale) ** 2).sum(0)
     deviation: np.ndarray = np.where(count > 1, scale * np.sqrt(squares / np.maximum(count - 1, 1)), np.nan)
     return deviation
+
+
+def mean_and_spread(values: np.ndarray) -> tuple[float, float | None]:
+    """None instead of the spread of a single value."""
+    return float(values.mean()), float(spread(values)) if len(values) > 1 else None
 
 
 class Band(NamedTuple):
@@ -89,11 +91,7 @@ def band(curves: Sequence[Curve], grid: np.ndarray | None = None) -> Band:
     """Mean and spread over curves; by default at every point that any of them has."""
     x = np.unique(np.concatenate([x for x, _ in curves])) if grid is None else grid
     heights = np.stack([at(curve, x) for curve in curves])
-    known = ~np.isnan(heights)
-    count = known.sum(0)
-    mean = np.where(known, heights, 0.0).sum(0) / np.maximum(count, 1)
-    kept = count > 0
-    return Band(x[kept], mean[kept], spread(heights)[kept], count[kept])
+    return Band(x, np.nanmean(heights, 0), spread(heights), (~np.isnan(heights)).sum(0))
 
 
 def thinned(length: int, most: int) -> np.ndarray:
@@ -111,10 +109,6 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return ordered[..., cut : values.shape[-1] - cut].mean(-1)
 
 
-def mean_over_tasks(strata: Strata) -> float:
-    return float(np.mean([seeds.mean() for seeds in strata]))
-
-
 def _draws(generator: np.random.Generator, seeds: int) -> np.ndarray:
     """Seeds drawn with replacement, [RESAMPLES, seeds]."""
     return generator.integers(0, seeds, (RESAMPLES, seeds))
@@ -122,8 +116,7 @@ def _draws(generator: np.random.Generator, seeds: int) -> np.ndarray:
 
 def _weights(generator: np.random.Generator, seeds: int) -> np.ndarray:
     """The share of each seed in each resample, [RESAMPLES, seeds]."""
-    draws = _draws(generator, seeds)
-    return (draws[:, :, None] == np.arange(seeds)).mean(1)
+    return (_draws(generator, seeds)[:, :, None] == np.arange(seeds)).mean(1)
 
 
 def _percentiles(resamples: np.ndarray) -> np.ndarray:
@@ -131,13 +124,14 @@ def _percentiles(resamples: np.ndarray) -> np.ndarray:
     return np.percentile(resamples, [tail, 100 - tail], axis=0)
 
 
-def _interval(resamples: np.ndarray) -> Interval:
-    low, high = _percentiles(resamples)
-    return Interval(float(low), float(high))
+def _interval(resamples: np.ndarray) -> Interval | None:
+    """None if an end is not finite, as for huge results."""
+    ends = _percentiles(resamples)
+    return Interval(*ends.tolist()) if np.isfinite(ends).all() else None
 
 
 def _resampled(strata: Strata, statistic: Callable[[list[np.ndarray]], np.ndarray]) -> Interval | None:
-    """The interval of a statistic when each task's seeds are drawn anew; None if a task has only one."""
+    """The interval of a statistic when each task's seeds are resampled; None if a task has only one."""
     if min(len(seeds) for seeds in strata) < 2:
         return None
     generator = np.random.default_rng(SEED)
@@ -146,8 +140,8 @@ def _resampled(strata: Strata, statistic: Callable[[list[np.ndarray]], np.ndarra
 
 def mean_estimate(strata: Strata) -> Estimate:
     """Mean over tasks of the mean over seeds."""
-    interval = _resampled(strata, lambda drawn: np.mean([seeds.mean(1) for seeds in drawn], axis=0))
-    return Estimate(mean_over_tasks(strata), interval)
+    value = float(np.mean([seeds.mean() for seeds in strata]))
+    return Estimate(value, _resampled(strata, lambda drawn: np.mean([seeds.mean(1) for seeds in drawn], axis=0)))
 
 
 def iqm_estimate(strata: Strata) -> Estimate:
@@ -156,21 +150,16 @@ def iqm_estimate(strata: Strata) -> Estimate:
     return Estimate(value, _resampled(strata, lambda drawn: interquartile_mean(np.concatenate(drawn, axis=1))))
 
 
-def _wins(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """For each pair of seeds 1 if ours is higher, 1/2 if equal, else 0."""
-    return (ours[:, None] > theirs) + (ours[:, None] == theirs) / 2
-
-
 def improvement(ours: Strata, theirs: Strata) -> Estimate:
-    """The chance that a run of ours beats one of theirs on the same task, mean over tasks."""
-    tables = [_wins(x, y) for x, y in zip(ours, theirs, strict=True)]
-    value = float(np.mean([table.mean() for table in tables]))
-    if min(min(table.shape) for table in tables) < 2:
+    """The chance that a run of ours beats one of theirs on the same task (equal counts half), mean over tasks."""
+    wins = [(x[:, None] > y) + (x[:, None] == y) / 2 for x, y in zip(ours, theirs, strict=True)]
+    value = float(np.mean([table.mean() for table in wins]))
+    if min(min(table.shape) for table in wins) < 2:
         return Estimate(value)
     generator = np.random.default_rng(SEED)
     resampled = [
         np.einsum("bi,ij,bj->b", _weights(generator, table.shape[0]), table, _weights(generator, table.shape[1]))
-        for table in tables
+        for table in wins
     ]
     return Estimate(value, _interval(np.mean(resampled, axis=0)))
 
@@ -187,6 +176,4 @@ def mean_curve(heights: Sequence[np.ndarray]) -> MeanCurve:
     if min(len(seeds) for seeds in heights) < 2:
         return MeanCurve(mean, None, None)
     generator = np.random.default_rng(SEED)
-    resampled = np.mean([_weights(generator, len(seeds)) @ seeds for seeds in heights], axis=0)
-    low, high = _percentiles(resampled)
-    return MeanCurve(mean, low, high)
+    return MeanCurve(mean, *_percentiles(np.mean([_weights(generator, len(s)) @ s for s in heights], axis=0)))

@@ -1,11 +1,10 @@
-"""`warpsac report`: read run folders, write the page and the tables, say where they are."""
+"""`warpsac report`: read run folders, write the page and the tables, print where they are."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ import tyro
 from warpsac.errors import UserError
 from warpsac.report import page, runs, tables
 from warpsac.report.aggregate import Estimate
-from warpsac.report.missing import find_plans
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
 from warpsac.runs.files import in_words, write_atomically
@@ -28,32 +26,32 @@ class ReportOptions:
     """Write a page with learning curves and tables of all runs in a folder."""
 
     folders: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FOLDER")] = ()
-    """Folders with run folders in them, at any depth."""
+    """Folders that contain run folders, at any depth."""
     out: str | None = None
-    """Where to write; default: FOLDER/report."""
+    """Folder to write to; default: FOLDER/report."""
     title: str | None = None
     """Heading of the page; default: the folder's name."""
     published: bool = False
-    """Instead of runs, the published curves of the benchmark tasks."""
+    """Report on the published curves of the benchmark tasks instead of runs."""
     json: bool = False
     """Print the aggregates as one JSON object instead of lines."""
 
 
-# Results near the largest number there is have no mean and no spread: where one is missing, a dash says so.
+# Results near the largest float have no finite mean or spread: the report shows a dash there.
 @np.errstate(over="ignore", invalid="ignore")
 def command(asked: ReportOptions) -> int:
     if asked.published:
         if asked.folders:
-            raise UserError("report takes folders or --published, not both: published curves are drawn beside runs")
+            raise UserError("report takes folders or --published, not both: runs are drawn with published curves")
         found, planned = runs.published_runs(), []
         out, title = Path(asked.out or "report-published"), "Published results"
     else:
         if not asked.folders:
             raise UserError("report needs a folder with runs: `warpsac report runs`")
         if len(asked.folders) > 1 and asked.out is None:
-            raise UserError("report on several folders needs --out FOLDER for what it writes")
+            raise UserError("report on several folders needs --out FOLDER to write to")
         roots = [Path(folder) for folder in asked.folders]
-        found, planned = runs.collect(roots), find_plans(roots)
+        found, planned = runs.collect(roots), runs.find_plans(roots)
         if not found and not planned:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
@@ -62,31 +60,33 @@ def command(asked: ReportOptions) -> int:
     written = write(study, out, asked.title or title, asked.published)
     if asked.json:
         print(json.dumps(summary(study) | {"page": str(written)}))
-        return 0
-    for line in in_lines(study):
-        print(line)
-    print(f"report: {written}")
+    else:
+        print(*summary_lines(study), f"report: {written}", sep="\n")
     return 0
 
 
 def write(study: Study, out: Path, title: str, is_published: bool = False) -> Path:
-    """The page and the tables in `out`; returns the page."""
+    """Write the page and the tables to `out`; returns the path of the page."""
     path = out / PAGE
+    files = {PAGE: page.render(study, title, is_published)} | tables.csv_files(study)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, page.render(study, title, is_published).encode())
+        for name, text in files.items():
+            path = out / name
+            # Names of folders and what is in them may hold what UTF-8 cannot.
+            write_atomically(path, text.encode(errors="backslashreplace"))
     except OSError as error:
-        raise UserError(f"cannot write {path}: {in_words(error)}") from error
-    tables.write_tables(study, out)
-    return path
+        raise UserError(f"{path}: cannot be written: {in_words(error)}") from error
+    return out / PAGE
 
 
 def summary(study: Study) -> dict[str, Any]:
     """How many runs of which status, and the aggregates of each family."""
-    counts: dict[str, int] = dict(Counter(run.status for run in study.runs))
+    counts = study.counts
+    missing = counts.pop("missing", 0)
     return {
-        "runs": counts,
-        "missing": sum(len(gap.seeds) for gap in study.missing),
+        "runs": dict(counts),
+        "missing": missing,
         "tasks": len(study.tasks),
         "variants": [study.label(group) for group in study.groups],
         "families": {
@@ -104,21 +104,17 @@ def summary(study: Study) -> dict[str, Any]:
 
 
 def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
-    """JSON knows no number that is not finite."""
-    interval = estimate.interval if estimate.interval and all(map(math.isfinite, estimate.interval)) else None
-    return {name: estimate.value if math.isfinite(estimate.value) else None, f"{name}_interval": interval}
+    """JSON has no number that is not finite."""
+    value = estimate.value if math.isfinite(estimate.value) else None
+    return {name: value, f"{name}_interval": estimate.interval}
 
 
-def in_lines(study: Study) -> list[str]:
-    """What came out, for the screen."""
-    counts = Counter(run.status for run in study.runs)
-    missing = sum(len(gap.seeds) for gap in study.missing)
-    said = [f"{count} {status}" for status, count in counts.most_common()] + ([f"{missing} missing"] if missing else [])
-    lines = [f"runs: {', '.join(said)}"]
+def summary_lines(study: Study) -> list[str]:
+    lines = [f"runs: {', '.join(f'{count} {status}' for status, count in study.counts.items())}"]
     for scope in study.scopes:
         comparison = scope.comparisons["auc"]
         if comparison.rows:
             values = ", ".join(f"{study.label(row.group)} {plain(row.mean.value, '.3f')}" for row in comparison.rows)
-            count = len(comparison.tasks)
-            lines.append(f"{scope.name}: score-step AUC over {count} task{'s' if count > 1 else ''}: {values}")
+            tasks = "1 task" if len(comparison.tasks) == 1 else f"{len(comparison.tasks)} tasks"
+            lines.append(f"{scope.name}: score-step AUC over {tasks}: {values}")
     return lines

@@ -1,23 +1,28 @@
-"""The report as one HTML page that needs nothing else: styles, script and data are inside."""
+"""The report as one self-contained HTML page: templates/ holds the HTML, this module the data that it shows."""
 
 from __future__ import annotations
 
-import json
+import itertools
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
-from importlib import resources
 from typing import Any
 
-from warpsac.config.provenance import own_version
-from warpsac.report import payload, sections
-from warpsac.report.groups import Group
-from warpsac.report.runs import Run
-from warpsac.report.sections import Labels, duration, family_title
-from warpsac.report.study import Metric, Scope, Study, TaskResults
+import jinja2
+import numpy as np
 
-# One colour for each variant, (on white, on black), told apart with any colour vision; ablations take the rest.
+from warpsac.config.profiles import default_variant
+from warpsac.config.provenance import own_version
+from warpsac.envs import published
+from warpsac.report import charts
+from warpsac.report.aggregate import mean_and_spread
+from warpsac.report.groups import Group, short_labels
+from warpsac.report.numerals import DASH, duration, number, raw_number, with_minus
+from warpsac.report.runs import Run
+from warpsac.report.study import Metric, Study, TaskResults
+
+# One colour for each variant, (on white, on black), distinct for any colour vision; ablations take the spare ones.
 COLOURS = {
     "warpsac-l": ("#0072b2", "#5ab4f0"),
     "warpsac-a": ("#d55e00", "#ff9a52"),
@@ -30,255 +35,229 @@ SPARE_COLOURS = (
     ("#882255", "#e083b3"), ("#44aa99", "#7fded0"), ("#999933", "#d6d66b"), ("#5b4636", "#c9a98f"),
 )  # fmt: skip
 
-# What a table of pairs needs to be read, in rem: for the names of its rows, and for each of its columns.
-LABEL_ROOM, COLUMN_ROOM = 9.0, 5.5
-
-# What the headline table can show: metric, which of its estimates, title.
+# The tabs of the headline table: metric, which of its estimates, title.
 HEADLINES: tuple[tuple[Metric, str, str], ...] = (
     ("auc", "mean", "Score-step AUC"),
     ("final", "iqm", "Final score, IQM"),
     ("final", "mean", "Final score, mean"),
     ("wall_auc", "mean", "Wall-time AUC"),
 )
+PAIRED: tuple[tuple[Metric, str], ...] = (("auc", "Score-step AUC"), ("final", "Final score"))
+
+# Width that a table of pairs needs, in rem: for the names of its rows, and for each of its columns.
+LABEL_WIDTH, COLUMN_WIDTH = 9.0, 5.5
+
+Data = dict[str, Any]
+Labels = Mapping[Group, Data]
 
 
 def colours(groups: list[Group]) -> list[tuple[str, str]]:
-    """The first group of a variant has the variant's own colour, which is that of its published curve; whatever else
-    there is takes the spare ones in turn."""
-    spare = iter(SPARE_COLOURS * (len(groups) // len(SPARE_COLOURS) + 1))
-    first = {group.variant: number for number, group in reversed(list(enumerate(groups)))}
-    return [
-        COLOURS[group.variant] if first[group.variant] == number and group.variant in COLOURS else next(spare)
-        for number, group in enumerate(groups)
-    ]
+    """The first group of a variant has the variant's own colour, as its published curve does; others get spare ones."""
+    spare, own = itertools.cycle(SPARE_COLOURS), dict(COLOURS)
+    return [own.pop(group.variant) if group.variant in own else next(spare) for group in groups]
 
 
 def render(study: Study, title: str, is_published: bool = False) -> str:
-    labels = Labels(study)
-    plain = [group.without(study.common) for group in study.groups]
-    charts = payload.charts(study, is_published)
-    data = {
-        "groups": [labels.short[group] for group in study.groups],
-        "variants": [group.variant for group in study.groups],
-        "charts": charts,
-        "mode": "published" if is_published else "runs",
+    labels = _labels(study)
+    families = dict.fromkeys(task.scale.family for task in study.tasks)
+    known = {variant for task in study.tasks for variant in published.curves(task.scale.task)}
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("warpsac.report"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    filters = (number, raw_number, with_minus, duration, share, default_variant)
+    environment.filters |= {function.__name__: function for function in filters}
+    environment.tests["finite"] = math.isfinite
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        version=own_version() or "of unknown version",
+        palette={f"g{i}": pair for i, pair in enumerate(colours(study.groups))} | COLOURS,
+        study=study,
+        is_published=is_published,
+        labels=labels,
+        training_seconds=_training_seconds(study.runs),
+        cautions=_cautions(study),
+        published_variants=[] if is_published else [variant for variant in COLOURS if variant in known],
+        panels=_panels(study, labels),
+        overall=_scope(study, labels, len(study.scopes) - 1) if study.scopes else None,
+        families=[_family(study, labels, family) for family in families],
+        provenance=_provenance(study),
+        data={
+            "groups": [labels[group]["short"] for group in study.groups],
+            "variants": [group.variant for group in study.groups],
+            "charts": charts.charts(study, is_published),
+            "mode": "published" if is_published else "runs",
+        },
+    )
+
+
+def share(value: float, top: float) -> str:
+    """A position on a line from 0 to `top`, in percent."""
+    return f"{100 * min(max(value / top, 0.0), 1.0):.1f}"
+
+
+def _labels(study: Study) -> Labels:
+    """The names of the groups, and the number of their colour and switch: None for a group that has no run yet."""
+    short = short_labels([group.without(study.common) for group in study.groups])
+    missing = {gap.group: {"number": None, "name": study.label(gap.group)} for gap in study.missing}
+    numbered = {
+        group: {"number": i, "name": study.label(group), "short": short[i]} for i, group in enumerate(study.groups)
     }
-    parts = {
-        "title": escape(title),
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "version": escape(own_version() or "of unknown version"),
-        "style": _part("page.css") + _palette(plain),
-        "legend": "".join(
-            f'<button type="button" class="chip" aria-pressed="true" data-toggle="{i}">{labels.brief(group)}</button>'
-            for i, group in enumerate(study.groups)
-        ),
-        "published": "" if is_published else _published_legend(charts),
-        "tiles": _tiles(study, is_published),
-        "cautions": _cautions(study, is_published),
-        "headlines": _headlines(study, labels),
-        "pairwise": _overall(study, labels),
-        "contents": _contents(study),
-        "families": "".join(_family(study, labels, family) for family in _families(study)),
-        "trouble": sections.trouble(study, labels),
-        "provenance": _published_source() if is_published else sections.provenance(study),
-        "runs": sections.all_runs(study, labels),
-        # "</" would end the script element, wherever it stands in a name
-        "data": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("</", "<\\/"),
-        "script": _part("page.js"),
-    }
-    page = _part("page.html")
-    for name in parts:
-        assert page.count(f"{{{{{name}}}}}") >= 1, name
-    # In one pass: what is put in is not searched for further places.
-    pieces = page.split("{{")
-    return pieces[0] + "".join(parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:]))
+    return missing | numbered
 
 
-def _part(name: str) -> str:
-    return resources.files("warpsac.report").joinpath(name).read_text(encoding="utf-8")
+# --- the head of the page -------------------------------------------------------------------------------
 
 
-def _palette(groups: list[Group]) -> str:
-    found = colours(groups)
-    named = {**{f"g{i}": pair for i, pair in enumerate(found)}, **COLOURS}
-    light, dark = ("".join(f"--{name}:{pair[side]};" for name, pair in named.items()) for side in (0, 1))
-    return (
-        f":root{{{light}}}\n@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}\n"
-        f":root[data-theme=dark]{{{dark}}}\n@media print{{:root:root:root{{{light}}}}}\n"
-    )
-
-
-def _published_legend(charts: dict[str, Any]) -> str:
-    """A key to every dashed curve, of variants without a run too."""
-    series = (series for chart in charts.values() for series in chart.get("steps", {}).get("series", ()))
-    drawn = {one["published"] for one in series if "published" in one}
-    if not drawn:
-        return ""
-    keys = "".join(
-        f'<button type="button" class="chip" aria-pressed="true" data-toggle-published="{variant}">'
-        f'<span class="dashes" style="--c:var(--{variant})"></span>{variant}</button>'
-        for variant in COLOURS
-        if variant in drawn
-    )
-    every = '<button type="button" class="chip" aria-pressed="true" data-published>published</button>'
-    return f'<div class="legend" role="group" aria-label="published curves, click to hide or show">{every}{keys}</div>'
-
-
-def _tiles(study: Study, is_published: bool) -> str:
-    count = Counter(run.status for run in study.runs)
-    missing = sum(len(gap.seeds) for gap in study.missing)
-    seconds = sum(_seconds_of_programs(study.runs))
-    tiles = [
-        (str(count["finished"]), "published mean curves" if is_published else "finished runs", ""),
-        (str(len(study.tasks)), f"task{'s' if len(study.tasks) != 1 else ''}", ""),
-        (str(len(study.groups)), f"variant{'s' if len(study.groups) != 1 else ''}", ""),
-    ]
-    if seconds:
-        tiles.append((duration(seconds), "of training in all", ""))
-    for status in ("running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"):
-        if count[status]:
-            tiles.append((str(count[status]), status, "bad" if status in ("failed", "damaged") else "warn"))
-    if missing:
-        tiles.append((str(missing), "missing", "warn"))
-    return "".join(
-        f'<div class="tile {kind}"><b>{escape(value)}</b><span>{escape(name)}</span></div>'
-        for value, name, kind in tiles
-    )
-
-
-def _seconds_of_programs(runs: Sequence[Run]) -> Iterable[float]:
-    """Seeds trained together began in one second, by one command, and each carry the time of all: it counts once."""
+def _training_seconds(runs: Sequence[Run]) -> float:
+    """Seeds trained together started in the same second, by one command, and each record the time of all: it counts
+    once."""
     longest: dict[Any, float] = {}
     for run in runs:
-        if len(run.seconds):
-            began = run.meta.get("time"), str(run.meta.get("command"))
-            key = began if began[0] else run.path
-            longest[key] = max(longest.get(key, 0.0), float(run.seconds[-1]))
-    return longest.values()
+        if run.total_seconds is not None:
+            started = run.meta.get("time")
+            key = (str(started), str(run.meta.get("command"))) if started else run.path
+            longest[key] = max(longest.get(key, 0.0), run.total_seconds)
+    return sum(longest.values())
 
 
-def _cautions(study: Study, is_published: bool) -> str:
+def _cautions(study: Study) -> Data:
     """What a reader should know before comparing."""
-    if is_published:
-        return ""
-    notes = []
-    if study.common:
-        settings = ", ".join(f"{name}={value}" for name, value in study.common)
-        notes.append(f"All runs share settings that are not the defaults of their tasks: {settings}.")
     seeds = [len(runs) for task in study.tasks for runs in task.finished.values()]
-    if seeds and min(seeds) < 3:
-        few = sum(n < 3 for n in seeds)
-        notes.append(
-            f"{few} of {len(seeds)} curves rest on fewer than three seeds: bands and intervals say little there."
-        )
-    early = [_early(task) for task in study.tasks]
-    if any(early):
-        notes.append(f"Told to stop before the end of their schedule: {', '.join(filter(None, early))}.")
-    commits = {str(run.origin("git").get("commit")) for run in study.runs if run.finished and run.meta}
-    if len(commits) > 1:
-        notes.append(f"The runs come from {len(commits)} different commits; see where they come from, below.")
-    mixed = [task.scale.task for task in study.tasks if len(_machines(task)) > 1]
-    if mixed:
-        names = ", ".join(mixed[:3]) + (" and others" if len(mixed) > 3 else "")
-        notes.append(f"Wall times on {names} were measured on different machines and do not compare.")
-    short = [
-        f"{study.label(group)} on {task.scale.task}"
-        for task in study.tasks
-        for group in task.finished
-        if task.step_range and group not in task.compared
-    ]
-    if short:
-        names = ", ".join(short[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
-        notes.append(
-            "No AUC for runs that end before the others of their task, or were judged only once, and no comparison of "
-            f"the final score for the former: {names}."
-        )
-    return f'<ul class="cautions">{"".join(f"<li>{escape(note)}</li>" for note in notes)}</ul>' if notes else ""
+    return {
+        "curves": len(seeds),
+        "with_few_seeds": sum(count < 3 for count in seeds),
+        "stopped_early": [max(runs, key=lambda run: run.end_step) for runs in map(_finished, study.tasks)
+                          if runs and all(run.set_to_stop_early for run in runs)],
+        "commits": len({str(run.origin("git").get("commit")) for run in study.runs if run.finished and run.meta}),
+        "several_machines": [task.scale.task for task in study.tasks
+                             if len({_origin(run)[3:] for run in _finished(task) if run.meta}) > 1],
+        "without_area": [f"{study.label(group)} on {task.scale.task}" for task in study.tasks for group in task.finished
+                         if "steps" in task.ranges and group not in task.compared["steps"]],
+    }  # fmt: skip
 
 
-def _early(task: TaskResults) -> str:
-    """How far the finished runs of a task were to go, if none of them to the end of its schedule."""
-    runs = [run for group in task.finished.values() for run in group]
-    if not runs or not all(run.told_to_stop_early for run in runs):
-        return ""
-    furthest = max(runs, key=lambda run: run.end_step)
-    return f"{task.scale.task} (at {furthest.end_step:,} of {furthest.total_steps:,} steps)"
+def _finished(task: TaskResults) -> list[Run]:
+    return [run for runs in task.finished.values() for run in runs]
 
 
-def _machines(task: TaskResults) -> set[tuple[str, ...]]:
-    return {sections.origin(run)[3:] for runs in task.finished.values() for run in runs if run.meta}
+# --- means over tasks -----------------------------------------------------------------------------------
 
 
-def _headlines(study: Study, labels: Labels) -> str:
-    """One table for each measure; the script shows one at a time, paper shows all."""
-    if not study.scopes:
-        return '<p class="none">No finished run on a task with reference scores yet: nothing to aggregate.</p>'
-    tabs, panels = [], []
-    for number, (metric, measure, title) in enumerate(HEADLINES):
-        if not any(scope.comparisons[metric].rows for scope in study.scopes):
-            continue
-        tabs.append(f'<button type="button" role="tab" data-tab="{number}">{title}</button>')
-        panels.append(
-            f'<div class="panel" data-panel="{number}"><h3 class="paper">{title}</h3>'
-            f"{sections.headline(study, labels, metric, measure)}</div>"
-        )
-    if not tabs:
-        return '<p class="none">No task has finished runs of all variants: nothing to aggregate.</p>'
-    return f'<div class="tabs" role="tablist">{"".join(tabs)}</div>{"".join(panels)}'
+def _panels(study: Study, labels: Labels) -> list[Data]:
+    """A table for each headline, families down and variants across: one estimate in each cell."""
+    panels = []
+    for metric, measure, title in HEADLINES:
+        shown = [(scope.name, scope.comparisons[metric]) for scope in study.scopes if scope.comparisons[metric].rows]
+        found = {name: {row.group: getattr(row, measure) for row in comparison.rows} for name, comparison in shown}
+        groups = [group for group in study.groups if any(group in estimates for estimates in found.values())]
+        rows = [
+            {
+                "family": name,
+                "comparison": comparison,
+                "cells": [(labels[group], found[name].get(group)) for group in groups],
+                "best": max(estimate.value for estimate in found[name].values()) if len(found[name]) > 1 else None,
+            }
+            for name, comparison in shown
+        ]
+        if rows:
+            top = max(1.0, *(estimate.value for estimates in found.values() for estimate in estimates.values()))
+            panels.append({"title": title, "labels": [labels[group] for group in groups], "rows": rows, "top": top})
+    return panels
 
 
-def _has_curve(scope: Scope) -> bool:
-    return len(scope.tasks) > 1 and (scope.step_curve is not None or scope.wall_curve is not None)
-
-
-def _scope(study: Study, labels: Labels, number: int) -> str:
-    """The curve over all tasks of a scope, beside how its variants fare against each other."""
+def _scope(study: Study, labels: Labels, number: int) -> Data:
+    """The curve over all tasks of a scope, and its variants against each other."""
     scope = study.scopes[number]
-    curve = f'<figure class="chart big" data-chart="scope-{number}"></figure>' if _has_curve(scope) else ""
-    pairs = "".join(sections.pairwise(scope, labels, metric) for metric in ("auc", "final"))
-    inside = f'<div>{curve}</div><div class="against">{pairs}</div>' if curve and pairs else curve + pairs
-    compared = {group for comparison in scope.comparisons.values() for pair in comparison.pairs for group in pair[:2]}
-    room = f"--least:{LABEL_ROOM + COLUMN_ROOM * len(compared):g}rem"
-    return f'{sections.scope_notes(scope, labels)}<div class="two" style="{room}">{inside}</div>'
+    pairings = []
+    for metric, title in PAIRED:
+        pairs = {(pair.group, pair.against): pair for pair in scope.comparisons[metric].pairs}
+        groups = [group for group in study.groups if any(group in key for key in pairs)]
+        rows = [
+            (labels[group], [(labels[against], pairs.get((group, against))) for against in groups]) for group in groups
+        ]
+        if rows:
+            pairings.append({"title": title, "labels": [label for label, _ in rows], "rows": rows})
+    compared = {pair.group for comparison in scope.comparisons.values() for pair in comparison.pairs}
+    return {
+        "name": scope.name,
+        "comparison": scope.comparisons["auc"],
+        "left_out": [labels[group]["name"] for group in scope.comparisons["auc"].left_out],
+        "chart": f"scope-{number}" if len(scope.tasks) > 1 and scope.curves else None,
+        "pairings": pairings,
+        "least_width": f"{LABEL_WIDTH + COLUMN_WIDTH * len(compared):g}rem",
+    }
 
 
-def _overall(study: Study, labels: Labels) -> str:
-    """All families, or the only one."""
-    if not study.scopes:
-        return '<p class="none">Nothing to compare yet.</p>'
-    title = escape(family_title(study.scopes[-1].name))
-    return f"<h3>{title}</h3>{_scope(study, labels, len(study.scopes) - 1)}"
+# --- families and tasks ---------------------------------------------------------------------------------
 
 
-def _families(study: Study) -> list[str]:
-    return list(dict.fromkeys(task.scale.family for task in study.tasks))
+def _family(study: Study, labels: Labels, family: str) -> Data:
+    numbers = {scope.name: number for number, scope in enumerate(study.scopes[:-1])}  # the last one is shown above
+    return {
+        "name": family,
+        "scope": _scope(study, labels, numbers[family]) if family in numbers else None,
+        "tasks": [
+            _task(labels, task) | {"chart": f"task-{number}"}
+            for number, task in enumerate(study.tasks)
+            if task.scale.family == family
+        ],
+    }
 
 
-def _contents(study: Study) -> str:
-    return "".join(f'<a href="#{family}">{escape(family_title(family))}</a>' for family in _families(study))
+def _task(labels: Labels, task: TaskResults) -> Data:
+    scale, rows = task.scale, []
+    final, auc, wall = (task.values(metric) for metric in ("final", "auc", "wall_auc"))
+    show = number if scale.bounds else raw_number
+    for group in task.groups:
+        runs = task.finished.get(group, [])
+        ended_early = group in task.shorter or any(run.ended_by_budget or run.set_to_stop_early for run in runs)
+        remark = f"at {runs[0].steps[-1]:,.0f}" if ended_early and runs else ""
+        raw = np.array([run.raw[-1] for run in runs])
+        cells = [_mean_std(final.get(group), number, remark), _mean_std(raw, raw_number)]
+        if not scale.bounds:
+            cells = [_mean_std(raw, raw_number, remark)]
+        cells += [_mean_std(auc.get(group), show), _mean_std(wall.get(group), show)]
+        unfinished = len(task.unfinished.get(group, ()))
+        rows.append({"label": labels[group], "runs": len(runs), "unfinished": unfinished, "cells": cells})
+    return {"scale": scale, "rows": rows, "favour": published.favour(scale.task)}
 
 
-def _family(study: Study, labels: Labels, family: str) -> str:
-    """Curves first: the family's own, if it has one, beside its tables; then a card for each task."""
-    numbers = {scope.name: number for number, scope in enumerate(study.scopes[:-1])}  # the last stands above
-    whole = _scope(study, labels, numbers[family]) if family in numbers else ""
-    cards = [
-        f'<article class="card"><h3>{escape(task.scale.task)}</h3><p class="facts">{sections.task_facts(task)}</p>'
-        f'<figure class="chart" data-chart="task-{number}"></figure>'
-        f"<div>{sections.favour_note(task)}{sections.task_table(task, labels)}</div></article>"
-        for number, task in enumerate(study.tasks)
-        if task.scale.family == family
-    ]
-    tasks = f'<div class="cards{" lone" if len(cards) == 1 else ""}">{"".join(cards)}</div>'
-    curve_first = family in numbers and _has_curve(study.scopes[numbers[family]])
-    body = whole + tasks if curve_first else tasks + whole
-    return f'<section class="family" id="{family}"><h2>{escape(family_title(family))}</h2>{body}</section>'
+def _mean_std(values: np.ndarray | None, show: Callable[[float], str], remark: str = "") -> Data | None:
+    """A cell of a task's table: the mean, and in small print its standard deviation and a remark."""
+    if values is None or not len(values):
+        return None
+    mean, std = mean_and_spread(values)
+    small = [] if std is None else [f"± {show(std)}"]
+    return {"mean": mean, "text": show(mean), "small": [*small, remark] if remark else small}
 
 
-def _published_source() -> str:
-    return (
-        "<p>Means and standard deviations over seeds that the method's and the baseline's authors published with "
-        "their code, at seven fractions of the training horizon. The aggregates treat each mean curve as one run, so "
-        "they have no intervals. Baseline curves of 50 M-step tasks other than MJLab's are labelled about 1 % of "
-        "the horizon later than the evaluation they report; no step-0 evaluations and no wall times were published.</p>"
-    )
+# --- where the runs come from ---------------------------------------------------------------------------
+
+
+def _origin(run: Run) -> tuple[str, ...]:
+    """Package version, commit, other versions, device and machine of a run, as text."""
+    git, versions, meta = run.origin("git"), run.origin("versions"), run.meta
+    commit = str(git.get("commit", ""))[:10] + (" (changed)" if git.get("dirty") else "") if git else "not a checkout"
+    others = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "warpsac")
+    listed = meta.get("accelerators")
+    devices = Counter(map(str, listed if isinstance(listed, list) else ()))
+    device = ", ".join(f"{n} \N{MULTIPLICATION SIGN} {name}" if n > 1 else name for name, n in devices.items()) or DASH
+    machine = f"{meta.get('cpu', 'unknown CPU')}, {meta.get('cpu_count', '?')} cores"
+    return (str(versions.get("warpsac", "")), commit, others, device, machine)
+
+
+def _provenance(study: Study) -> Data:
+    """One row for each combination of code, versions and machine; a column that nobody fills is left out."""
+    found = Counter(_origin(run) for run in study.runs if run.meta)
+    names = ("warpsac", "commit", "versions", "device", "machine")
+    filled = [column for column in range(len(names)) if any(origin[column] for origin in found)]
+    return {
+        "names": [names[column] for column in filled],
+        "rows": [(count, [origin[column] for column in filled]) for origin, count in found.most_common()],
+    }

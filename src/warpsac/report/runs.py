@@ -1,29 +1,36 @@
-"""Which runs a folder holds, and how each of them ended."""
+"""Which runs folders hold, how each of them ended, and which are missing."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from warpsac.config.schema import Config
 from warpsac.envs import published
 from warpsac.errors import UserError
-from warpsac.report.groups import Group, Scale, group_of, scale_of
+from warpsac.report.groups import OTHER_FAMILY, Changes, Group, Scale, group_of, in_order, scale_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
+from warpsac.runs.bench_plan import PLAN, Planned, read_plan
 from warpsac.runs.files import in_words
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
 
-NOTHING = np.zeros(0)
+Axis = Literal["steps", "seconds"]
+RunKey = tuple[str, Group, int]
+"""Task, group and seed."""
 
-# Runs of one horizon may end a few interactions apart; below this share of it they are of another length.
+NOTHING = np.zeros(0)
+UNKNOWN = Scale("?", OTHER_FAMILY, None)
+
+# Runs of one horizon may end a few interactions apart; below this share of it they have another length.
 REACHED = 0.98
 
 
@@ -33,13 +40,13 @@ class Run:
     name: str
     status: Status
     detail: str = ""
-    """What there is to say about the status, in words."""
-    scale: Scale | None = None
-    """Unknown, as are group and seed, if the config cannot be read."""
+    """More about the status, as text."""
+    scale: Scale = UNKNOWN
     group: Group | None = None
+    """None, like the seed, if the config cannot be read."""
     seed: int | None = None
     steps: np.ndarray = field(default_factory=lambda: NOTHING)
-    """Environment steps of the evaluations; those that are not finite are left out."""
+    """Environment steps of the evaluations, without those that are not finite."""
     raw: np.ndarray = field(default_factory=lambda: NOTHING)
     """Mean return of each evaluation, or success in percent where that is the task's metric."""
     seconds: np.ndarray = field(default_factory=lambda: NOTHING)
@@ -47,7 +54,7 @@ class Run:
     reached: int = 0
     end_step: int = 0
     total_steps: int = 0
-    """The horizon of its schedule, which the run may have been told to stop before."""
+    """The horizon of its schedule; `stop_at` may end the run before."""
     faults: int | None = None
     impl: str | None = None
     """What simulated the physics, where there was a choice."""
@@ -55,19 +62,25 @@ class Run:
 
     @property
     def task(self) -> str:
-        return self.scale.task if self.scale else "?"
+        return self.scale.task
 
     @property
     def scores(self) -> np.ndarray:
-        assert self.scale is not None
         return self.scale.score(self.raw)
+
+    def curve(self, over: Axis) -> tuple[np.ndarray, np.ndarray]:
+        return (self.steps if over == "steps" else self.seconds), self.scores
+
+    @property
+    def total_seconds(self) -> float | None:
+        return float(self.seconds[-1]) if len(self.seconds) else None
 
     @property
     def finished(self) -> bool:
         return self.status == "finished"
 
     def origin(self, part: str) -> Mapping[str, Any]:
-        """One of the mappings of meta.json, which may be missing or broken."""
+        """One of the mappings of meta.json; empty if it is missing or broken."""
         return run_folder.part_of(self.meta, part, dict)
 
     @property
@@ -79,7 +92,7 @@ class Run:
         return self.finished and self.reached < self.end_step
 
     @property
-    def told_to_stop_early(self) -> bool:
+    def set_to_stop_early(self) -> bool:
         return self.end_step < REACHED * self.total_steps
 
 
@@ -87,27 +100,17 @@ class Run:
 
 
 def find_folders(root: Path) -> Iterator[Path]:
-    """All run folders at or below a folder, in order of name; links are followed, but not in circles."""
-    seen: set[Path] = set()
-
-    def below(folder: Path) -> Iterator[Path]:
-        real = folder.resolve()
-        if real in seen:
-            return
+    """All run folders at or below a folder, in order of name, then the folders that cannot be listed; links are
+    followed, but not in circles."""
+    seen: set[str] = set()
+    unreadable: list[OSError] = []
+    for folder, inside, files in os.walk(root, followlinks=True, onerror=unreadable.append):
+        real, is_run = os.path.realpath(folder), run_folder.CONFIG in files
+        if is_run and real not in seen:
+            yield Path(folder)
+        inside[:] = [] if is_run or real in seen else sorted(name for name in inside if not name.startswith("."))
         seen.add(real)
-        if (folder / run_folder.CONFIG).is_file():
-            yield folder
-            return
-        try:
-            inside = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-        except OSError:
-            yield folder  # reading it as a run says what is wrong
-            return
-        for name in inside:
-            if not name.startswith("."):
-                yield from below(folder / name)
-
-    yield from below(root)
+    yield from (Path(error.filename) for error in unreadable)
 
 
 def collect(roots: Sequence[Path]) -> list[Run]:
@@ -119,37 +122,38 @@ def collect(roots: Sequence[Path]) -> list[Run]:
         for folder in find_folders(root):
             name = folder.relative_to(root).as_posix() if folder != root else folder.resolve().name
             found.setdefault(folder.resolve(), read_run(folder, name))
-    return without_duplicates(told_apart_by_length(told_apart_by_physics(list(found.values()))))
+    return mark_duplicates(separate_lengths(separate_physics(list(found.values()))))
 
 
 def read_run(folder: Path, name: str) -> Run:
-    """One run folder; whatever is wrong with it becomes its status."""
+    """One run folder; anything wrong with it becomes its status, so that it never spoils a report on others."""
+    run = Run(folder, name, "damaged")
     try:
         opened = run_folder.open_run(folder)
-    except UserError as error:
-        return Run(folder, name, "damaged", str(error))
-    config = opened.config
-    scale = scale_of(config)
-    impl = opened.meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
-    known = Run(folder, name, "damaged", "", scale, group_of(config), opened.seed, end_step=config.end_step,
-                total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None,
-                meta=opened.meta)  # fmt: skip
-    try:
+        config, meta, scale = opened.config, opened.meta, scale_of(opened.config)
+        impl = meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
+        run = dataclasses.replace(
+            run, scale=scale, group=group_of(config), seed=opened.seed, end_step=config.end_step,
+            total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None, meta=meta,
+        )  # fmt: skip
         rows = rowfiles.read_metrics(folder)
-        return _judged(known, config, rows, _evaluations(folder, rows, scale.metric))
+        return _with_results(run, config, rows, _evaluations(folder, rows, scale))
     except UserError as error:
-        return dataclasses.replace(known, detail=str(error))
+        detail = str(error)
     except OSError as error:
-        return dataclasses.replace(known, detail=f"{rowfiles.METRICS}: {in_words(error)}")
+        detail = f"{Path(error.filename or rowfiles.METRICS).name}: {in_words(error)}"
+    except Exception as error:  # nothing that a file may contain is worth the report on the other runs
+        detail = f"cannot be read: {type(error).__name__}: {error}"
+    return dataclasses.replace(run, detail=" ".join(detail.split()))
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
 
 
-def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], metric: str) -> np.ndarray:
-    """[evaluations, 3]: step, raw result, seconds; the last two may be NaN. Steps only ever rise in a sound file."""
-    found: list[tuple[float, float, float]] = []
+def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], scale: Scale) -> np.ndarray:
+    """[evaluations, 3]: step, raw result, seconds; the last two may be NaN. Steps never decrease in an intact file."""
+    found: dict[float, tuple[float, float, float]] = {}  # of two evaluations at one step the later counts
     last = -math.inf
     for number, row in enumerate(rows, 1):
         step = _number(row.get("step"))
@@ -157,29 +161,27 @@ def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], metric: str) -
             raise UserError(f"{folder / rowfiles.METRICS}, line {number}: not a row of metrics")
         last = step
         if row["kind"] == "eval":
-            result = _number(row.get(f"eval/{metric}")) * (100.0 if metric == "success" else 1.0)
-            if found and found[-1][0] == step:
-                found.pop()  # judged again at the same step: the later one holds
-            found.append((step, result, _number(row.get("time/seconds"))))
-    return np.array(found, np.float64).reshape(-1, 3)
+            result = _number(row.get(f"eval/{scale.metric}")) * scale.factor
+            found[step] = step, result, _number(row.get("time/seconds"))
+    return np.array(list(found.values()), np.float64).reshape(-1, 3)
 
 
-def _judged(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], evaluations: np.ndarray) -> Run:
+def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], evaluations: np.ndarray) -> Run:
     """The run with its evaluations and how it ended."""
-    sound = evaluations[np.isfinite(evaluations[:, 1])]
-    seconds = sound[:, 2]
+    finite = evaluations[np.isfinite(evaluations[:, 1])]
+    seconds = finite[:, 2]
     timed = np.isfinite(seconds).all() and (np.diff(seconds) > 0).all()
     faults = next((_number(row["faults/count"]) for row in reversed(rows) if "faults/count" in row), math.nan)
     run = dataclasses.replace(
         run,
-        steps=sound[:, 0],
-        raw=sound[:, 1],
+        steps=finite[:, 0],
+        raw=finite[:, 1],
         seconds=seconds if timed else NOTHING,
         reached=int(_number(rows[-1]["step"])) if rows else 0,
         faults=int(faults) if math.isfinite(faults) else None,
     )
     status, detail = _status(run, config, evaluations)
-    dropped = len(evaluations) - len(sound)
+    dropped = len(evaluations) - len(finite)
     if dropped and status != "failed":
         detail = "; ".join(filter(None, [detail, f"{dropped} of {len(evaluations)} evaluations are not finite"]))
     return dataclasses.replace(run, status=status, detail=detail)
@@ -189,13 +191,13 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     failure = run_folder.read_failure(run.path)
     if failure is not None:
         return "failed", failure
-    judged_at = evaluations[-1, 0] if len(evaluations) else -1.0
-    if len(evaluations) and not math.isfinite(evaluations[-1, 1]):
-        return "failed", f"the last evaluation, at step {judged_at:,.0f}, is not finite"
-    if judged_at >= run.end_step:
+    evaluated_at, result, spent = evaluations[-1] if len(evaluations) else (-1.0, 0.0, 0.0)
+    if not math.isfinite(result):
+        return "failed", f"the last evaluation, at step {evaluated_at:,.0f}, is not finite"
+    if evaluated_at >= run.end_step:
         return "finished", ""
-    budget, spent = config.time_budget, evaluations[-1, 2] if len(evaluations) else 0.0
-    if budget is not None and spent >= budget and judged_at == run.reached:
+    budget = config.time_budget
+    if budget is not None and spent >= budget and evaluated_at == run.reached:
         return "finished", f"by its time budget of {budget:g} s"
     if (run.path / "bad_batch.npz").exists():
         return "failed", "a loss was not finite; its minibatch is in bad_batch.npz"
@@ -209,91 +211,137 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
     if not len(evaluations):
         return "no evaluations", progress
     if checkpoint.any_complete(checkpoints):
-        return "interrupted", f"{progress}; go on with: {run_folder.resume_command([run.path])}"
+        return "interrupted", f"{progress}; resume with: {run_folder.resume_command([run.path])}"
     return "interrupted", f"{progress}, no {'complete ' if saved else ''}checkpoint"
 
 
 # --- which runs are alike -------------------------------------------------------------------------------
 
 
-def common_changes(runs: Sequence[Run]) -> tuple[tuple[str, str], ...]:
-    """The settings that every run of the report has: said once instead of in every label."""
-    groups = [run.group for run in runs if run.group]
-    if not groups:
-        return ()
-    return tuple(change for change in groups[0].changes if all(change in group.changes for group in groups))
+def common_changes(runs: Sequence[Run]) -> Changes:
+    """The settings that every run of the report has: named once instead of in every label."""
+    first, *others = [run.group.changes for run in runs if run.group] or [()]
+    return tuple(change for change in first if all(change in changes for changes in others))
 
 
-def told_apart_by_physics(runs: Sequence[Run]) -> list[Run]:
-    """Two ways to simulate the same physics make no two groups, unless a task and group has runs of both: then one was
-    likely held against the other, and their seconds do not compare."""
-    ways: dict[tuple[str, Group], set[str]] = {}
+def _by_task_and_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
+    """The runs of each task and group."""
+    found: defaultdict[tuple[str, Group | None], list[Run]] = defaultdict(list)
     for run in runs:
-        if run.group is not None and run.impl is not None:
-            ways.setdefault((run.task, run.group), set()).add(run.impl)
+        found[run.task, run.group].append(run)
+    return found
+
+
+def separate_physics(runs: Sequence[Run]) -> list[Run]:
+    """Two implementations of the same physics make two groups only where a task and group has runs of both: then the
+    runs probably compare them, and their seconds differ."""
+    impls = {key: {run.impl for run in members if run.impl} for key, members in _by_task_and_group(runs).items()}
     return [
-        dataclasses.replace(run, group=run.group.simulated_by(run.impl))
-        if run.group is not None and run.impl is not None and len(ways[run.task, run.group]) > 1
+        dataclasses.replace(run, group=run.group._replace(changes=(*run.group.changes, ("env.impl", run.impl))))
+        if run.group and run.impl and len(impls[run.task, run.group]) > 1
         else run
         for run in runs
     ]
 
 
-def told_apart_by_length(runs: Sequence[Run]) -> list[Run]:
-    """Where a run stops changes nothing that it learned before, so it makes no group; only runs that were told to stop
-    earlier than others of their task and group are told apart, since a mean over both would jump where they end."""
-    longest: dict[tuple[str, Group], int] = {}
-    for run in runs:
-        if run.group is not None:
-            key = run.task, run.group
-            longest[key] = max(longest.get(key, 0), run.end_step)
+def separate_lengths(runs: Sequence[Run]) -> list[Run]:
+    """Where a run stops does not change what it learned before, so it makes no group; only runs that were set to stop
+    earlier than others of their task and group get one, since a mean over both would jump where they end."""
+    longest = {key: max(run.end_step for run in members) for key, members in _by_task_and_group(runs).items()}
     return [
-        dataclasses.replace(run, group=run.group.stopped_at(run.end_step))
-        if run.group is not None and run.end_step < REACHED * longest[run.task, run.group]
+        dataclasses.replace(run, group=run.group._replace(changes=(("stop_at", str(run.end_step)), *run.group.changes)))
+        if run.group and run.end_step < REACHED * longest[run.task, run.group]
         else run
         for run in runs
     ]
 
 
-def without_duplicates(runs: list[Run]) -> list[Run]:
-    """The same task, group and seed twice is no second seed: the one that got further counts, else the later."""
-    best: dict[tuple[str, Group, int], int] = {}
+def mark_duplicates(runs: Sequence[Run]) -> list[Run]:
+    """The same task, group and seed twice is no second seed: the run that got further counts, else the later one."""
 
     def rank(run: Run) -> tuple[bool, float, int, str]:
-        judged_at = float(run.steps[-1]) if len(run.steps) else -1.0
-        return run.finished, judged_at, len(run.steps), str(run.meta.get("time", ""))
+        last_step = float(run.steps[-1]) if len(run.steps) else -1.0
+        return run.finished, last_step, len(run.steps), str(run.meta.get("time", ""))
 
-    for number, run in enumerate(runs):
-        if run.group is None or run.seed is None:
-            continue
-        key = (run.task, run.group, run.seed)
-        if key not in best or rank(run) > rank(runs[best[key]]):
-            best[key] = number
-    kept = set(best.values())
-    result = []
-    for number, run in enumerate(runs):
-        if run.group is not None and run.seed is not None and number not in kept:
-            other = runs[best[run.task, run.group, run.seed]].name
-            was = f"{run.status}{': ' if run.detail else ''}{run.detail}"
-            detail = f"{was}; same task, settings and seed as {other}"
+    key = lambda run: (run.task, run.group, run.seed) if run.group else run.path
+    best: dict[Any, Run] = {}
+    for run in runs:
+        best[key(run)] = max(best.get(key(run), run), run, key=rank)
+    marked = []
+    for run in runs:
+        if (other := best[key(run)]) is not run:
+            was = f"{run.status}: {run.detail}" if run.detail else run.status
+            detail = f"{was}; same task, settings and seed as {other.name}"
             run = dataclasses.replace(run, status="duplicate", detail=detail)
-        result.append(run)
-    return result
+        marked.append(run)
+    return marked
+
+
+# --- which runs are missing -----------------------------------------------------------------------------
+
+
+class Missing(NamedTuple):
+    task: str
+    group: Group
+    seeds: tuple[int, ...]
+
+
+def find_plans(roots: Sequence[Path]) -> list[Planned]:
+    """The plans of benches in the folders, or in their direct subfolders."""
+    folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
+    return [cell for folder in folders for cell in read_plan(folder)]
+
+
+def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
+    """The runs that are planned and do not exist; without a plan, the gaps in the grid that the runs form."""
+    lengths: defaultdict[RunKey, set[int]] = defaultdict(set)  # a plan may have the same run at two lengths
+    for run in runs:
+        if run.group and run.seed is not None:
+            lengths[run.task, run.group.whole, run.seed].add(run.end_step)
+    expected = _planned_lengths(runs, planned) if planned else {key: {0} for key in _grid(runs, lengths.keys())}
+    gaps: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
+    for (task, group, seed), wanted in expected.items():
+        if len(lengths[task, group, seed]) < len(wanted):
+            gaps[task, group].add(seed)
+    return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
+
+
+def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping[RunKey, set[int]]:
+    """The planned runs, without those that were started and are listed as damaged."""
+    unreadable = {(run.path.parent.name, run.path.name) for run in runs if run.group is None}
+    wanted: defaultdict[RunKey, set[int]] = defaultdict(set)
+    for name, config in planned:
+        for seed in config.seeds:
+            if not any(folder == name and run.endswith(f"-seed{seed}") for folder, run in unreadable):
+                wanted[scale_of(config).task, group_of(config), seed].add(config.end_step)
+    return wanted
+
+
+def _grid(runs: Sequence[Run], existing: Collection[RunKey]) -> Iterator[RunKey]:
+    """Every group on a task should have the seeds that any group has on it, and a plain variant that occurs in a family
+    should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
+    missing: it need not exist at both lengths."""
+    common = common_changes(runs)
+    family = {run.task: run.scale.family for run in runs}
+    plain = {(family[task], group) for task, group, _ in existing if not group.without(common).changes}
+    for task in dict.fromkeys(task for task, _, _ in existing):
+        seeds = sorted({seed for of, _, seed in existing if of == task})
+        for group in in_order({group for _, group, _ in existing}):
+            in_family = family[task] != OTHER_FAMILY and (family[task], group) in plain
+            if in_family or any((task, group, seed) in existing for seed in seeds):
+                yield from ((task, group, seed) for seed in seeds)
 
 
 # --- published curves as runs ---------------------------------------------------------------------------
 
 
 def published_runs() -> list[Run]:
-    """Each published mean curve as if it were the one run of its variant on its task."""
+    """Each published mean curve as if it were the only run of its variant on its task."""
     runs = []
     for name in published.tasks():
         for variant, curve in published.curves(name).items():
-            scale = Scale(name, curve.task.family, curve.task)
-            detail, end = f"mean of {curve.seeds} seeds", published.horizon(curve.task)
-            percent = 100.0 if scale.metric == "success" else 1.0
-            runs.append(
-                Run(Path(), f"{name}/{variant}", "finished", detail, scale, Group(variant), 0, curve.steps,
-                    percent * curve.mean, reached=end, end_step=end)
-            )  # fmt: skip
+            scale, end = Scale(name, curve.task.family, curve.task), published.horizon(curve.task)
+            run = Run(Path(), f"{name}/{variant}", "finished", f"mean of {curve.seeds} seeds", scale, Group(variant), 0)
+            raw = scale.factor * curve.mean
+            runs.append(dataclasses.replace(run, steps=curve.steps, raw=raw, reached=end, end_step=end))
     return runs

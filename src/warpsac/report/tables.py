@@ -1,4 +1,4 @@
-"""The tables of a report as CSV: one function for each, rows of plain values; a value that is unknown is empty."""
+"""The tables of a report as CSV: one function for each, which yields its rows; an unknown value is None."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from warpsac.errors import UserError
-from warpsac.report import aggregate
-from warpsac.report.aggregate import Estimate
+from warpsac.report.aggregate import Estimate, mean_and_spread
+from warpsac.report.groups import Group
 from warpsac.report.numerals import is_whole
 from warpsac.report.study import METRICS, Range, Study, TaskResults
-from warpsac.runs.files import in_words, write_atomically
 
-Rows = Iterator[dict[str, Any]]
+Rows = Iterator[tuple[Any, ...]]
 Table = Callable[[Study], Rows]
 
 
@@ -26,69 +23,59 @@ def _unit(task: TaskResults) -> str:
     return "score" if task.scale.bounds else task.scale.metric
 
 
-def _spread(values: np.ndarray) -> float | None:
-    return float(aggregate.spread(values)) if len(values) > 1 else None
+def _place(study: Study, task: TaskResults, group: Group) -> tuple[str, str, str]:
+    return task.scale.family, task.scale.task, study.label(group)
 
 
-def _estimate(name: str, estimate: Estimate) -> dict[str, float | None]:
-    low, high = estimate.interval or (None, None)
-    return {name: estimate.value, f"{name}_low": low, f"{name}_high": high}
+def _estimate(estimate: Estimate) -> tuple[float | None, ...]:
+    return estimate.value, *(estimate.interval or (None, None))
 
 
 def curves(study: Study) -> Rows:
     """The mean curve of each task and variant at every evaluation."""
     for task in study.tasks:
         for group in task.groups:
-            band = task.band(group)
-            for step, mean, std, n in zip(*band, strict=True):
-                yield {"family": task.scale.family, "task": task.scale.task, "variant": study.label(group),
-                       "unit": _unit(task), "finished": int(group in task.finished), "step": int(step), "mean": mean,
-                       "std": std, "n": int(n)}  # fmt: skip
+            head = *_place(study, task, group), _unit(task), int(group in task.finished)
+            for step, mean, std, n in zip(*task.band(group), strict=True):
+                yield *head, int(step), mean, std, int(n)
 
 
 def family_curves(study: Study) -> Rows:
     """The mean curve over the tasks of each family, with its bootstrap band."""
     for scope in study.scopes:
-        for over, found in (("steps", scope.step_curve), ("seconds", scope.wall_curve)):
-            if found is None:
-                continue
-            for group, curve in found.curves.items():
+        for over, found in scope.curves.items():
+            unit = "steps" if found.in_steps else "share of the range compared"
+            for group, (mean, low, high) in found.curves.items():
                 for i, x in enumerate(found.x):
-                    yield {"family": scope.name, "variant": study.label(group), "over": over,
-                           "x": x, "x_is": "steps" if found.in_steps else "share of the range compared",
-                           "mean": curve.mean[i], "low": None if curve.low is None else curve.low[i],
-                           "high": None if curve.high is None else curve.high[i]}  # fmt: skip
+                    band = (None, None) if low is None or high is None else (low[i], high[i])
+                    yield scope.name, study.label(group), over, x, unit, mean[i], *band
 
 
 def final(study: Study) -> Rows:
     """The last evaluation, over finished runs: as a score, and raw (return, or success in percent)."""
     for task in study.tasks:
         for group, values in task.values("final").items():
-            raw = np.array([run.raw[-1] for run in task.finished[group]])
-            yield {"family": task.scale.family, "task": task.scale.task, "variant": study.label(group),
-                   "n": len(values), "seeds": " ".join(str(run.seed) for run in task.finished[group]),
-                   "step": int(min(run.steps[-1] for run in task.finished[group])),
-                   "score_mean": float(values.mean()) if task.scale.bounds else None,
-                   "score_std": _spread(values) if task.scale.bounds else None,
-                   "raw_metric": task.scale.metric, "raw_mean": float(raw.mean()), "raw_std": _spread(raw)}  # fmt: skip
+            runs = task.finished[group]
+            seeds, last_step = " ".join(str(run.seed) for run in runs), int(min(run.steps[-1] for run in runs))
+            score = mean_and_spread(values) if task.scale.bounds else (None, None)
+            raw = mean_and_spread(np.array([run.raw[-1] for run in runs]))
+            yield *_place(study, task, group), len(runs), seeds, last_step, *score, task.scale.metric, *raw
 
 
 def auc(study: Study) -> Rows:
     """Areas under the curve of each task and variant, divided by the range they are taken over."""
 
-    def columns(name: str, span: Range | None, values: np.ndarray | None) -> dict[str, Any]:
-        if span is None or values is None:
-            return {f"{name}_{part}": None for part in ("from", "to", "mean", "std")}
-        return {f"{name}_from": span[0], f"{name}_to": span[1], f"{name}_mean": float(values.mean()),
-                f"{name}_std": _spread(values)}  # fmt: skip
+    def columns(span: Range | None, values: np.ndarray | None) -> tuple[float | None, ...]:
+        return (None,) * 4 if span is None or values is None else (*span, *mean_and_spread(values))
 
     for task in study.tasks:
         steps, wall = task.values("auc"), task.values("wall_auc")
-        for group in task.finished:
-            yield {"family": task.scale.family, "task": task.scale.task, "variant": study.label(group),
-                   "unit": _unit(task), "n": len(task.finished[group]),
-                   **columns("step", task.step_range, steps.get(group)),
-                   **columns("wall", task.wall_range, wall.get(group))}  # fmt: skip
+        for group, runs in task.finished.items():
+            areas = (
+                *columns(task.ranges.get("steps"), steps.get(group)),
+                *columns(task.ranges.get("seconds"), wall.get(group)),
+            )
+            yield *_place(study, task, group), _unit(task), len(runs), *areas
 
 
 def iqm(study: Study) -> Rows:
@@ -96,41 +83,35 @@ def iqm(study: Study) -> Rows:
     for scope in study.scopes:
         for metric in METRICS:
             comparison = scope.comparisons[metric]
-            for row in comparison.rows:
-                yield {"family": scope.name, "metric": metric, "variant": study.label(row.group),
-                       "tasks": len(comparison.tasks), "of_tasks": comparison.all_tasks, "runs": row.runs,
-                       **_estimate("mean", row.mean), **_estimate("iqm", row.iqm)}  # fmt: skip
+            for group, mean, iqm, runs in comparison.rows:
+                counts = len(comparison.tasks), comparison.all_tasks, runs
+                yield scope.name, metric, study.label(group), *counts, *_estimate(mean), *_estimate(iqm)
 
 
 def pairwise(study: Study) -> Rows:
     """Each variant against each other on the tasks that both have."""
     for scope in study.scopes:
         for metric in METRICS:
-            for pair in scope.comparisons[metric].pairs:
-                yield {"family": scope.name, "metric": metric, "variant": study.label(pair.group),
-                       "against": study.label(pair.against), "tasks": pair.tasks, "difference": pair.difference,
-                       **_estimate("probability", pair.probability), "higher_on": pair.higher,
-                       "lower_on": pair.lower}  # fmt: skip
+            for group, against, tasks, difference, probability, higher, lower in scope.comparisons[metric].pairs:
+                names = study.label(group), study.label(against)
+                yield scope.name, metric, *names, tasks, difference, *_estimate(probability), higher, lower
 
 
 def runs(study: Study) -> Rows:
-    """Every run found, whatever became of it, then the missing ones."""
+    """Every run found, however it ended, then the missing ones."""
     for run in study.runs:
-        yield {"run": run.name, "status": run.status, "detail": run.detail, "task": run.task if run.scale else None,
-               "variant": run.group.variant if run.group else None,
-               "settings": run.group.settings if run.group else None,
-               "seed": run.seed, "step": run.reached, "end_step": run.end_step or None, "evaluations": len(run.steps),
-               "seconds": float(run.seconds[-1]) if len(run.seconds) else None, "faults": run.faults,
-               "started": run.meta.get("time"), "resumes": run.resumes,
-               "commit": run.origin("git").get("commit"), "folder": str(run.path)}  # fmt: skip
+        group = (run.group.variant, run.group.settings) if run.group else (None, None)
+        yield (
+            run.name, run.status, run.detail, run.task if run.group else None, *group, run.seed, run.reached,
+            run.end_step or None, len(run.steps), run.total_seconds, run.faults, run.meta.get("time"), run.resumes,
+            run.origin("git").get("commit"), run.path,
+        )  # fmt: skip
     for gap in study.missing:
         for seed in gap.seeds:
-            yield {"status": "missing", "task": gap.task, "variant": gap.group.variant,
-                   "settings": gap.group.settings, "seed": seed}  # fmt: skip
+            yield None, "missing", None, gap.task, gap.group.variant, gap.group.settings, seed, *(None,) * 9
 
 
-# Each with its columns, which stand in the file of an empty table too.
-TABLES: dict[Table, str] = {
+COLUMNS: dict[Table, str] = {
     curves: "family task variant unit finished step mean std n",
     family_curves: "family variant over x x_is mean low high",
     final: "family task variant n seeds step score_mean score_std raw_metric raw_mean raw_std",
@@ -152,23 +133,13 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def to_csv(table: Table, study: Study) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, TABLES[table].split(), lineterminator="\n")
-    writer.writeheader()
-    for row in table(study):
-        writer.writerow({name: _cell(value) for name, value in row.items()})
-    return text.getvalue()
-
-
-def write_tables(study: Study, out: Path) -> list[Path]:
-    """All tables as OUT/NAME.csv."""
-    written = []
-    for table in TABLES:
-        path = out / f"{table.__name__}.csv"
-        try:
-            write_atomically(path, to_csv(table, study).encode())
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {in_words(error)}") from error
-        written.append(path)
-    return written
+def csv_files(study: Study) -> dict[str, str]:
+    """The text of all tables by file name."""
+    files = {}
+    for table, columns in COLUMNS.items():
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns.split())
+        writer.writerows([_cell(value) for value in row] for row in table(study))
+        files[f"{table.__name__}.csv"] = text.getvalue()
+    return files

@@ -1,5 +1,5 @@
 "use strict";
-/* Charts are SVG drawn from the JSON in #data; tables are in the page already and only become sortable here. */
+/* Charts are SVG drawn from the JSON in #data; tables are in the page already; this script only makes them sortable. */
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const tip = document.getElementById("tip");
@@ -7,10 +7,10 @@
   const state = { x: "steps", y: "score", hidden: new Set(), off: new Set(), published: true, paper: false };
   root.dataset.mode = data.mode;
 
-  // --- numbers in words
+  // --- numbers as text
 
   const minus = (text) => text.replaceAll("-", "\u2212");
-  const power = (v) => minus(v.toExponential(2).replace(/\.?0+e/, "e").replace("+", "")); // where nobody counts digits
+  const power = (v) => minus(v.toExponential(2).replace(/\.?0+e/, "e").replace("+", "")); // for numbers with too many digits to read
   const compact = (v) => {
     if (Math.abs(v) >= 1e13) return power(v);
     for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
@@ -33,7 +33,7 @@
     const ten = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].find((m) => m * ten >= rough * 0.7) * ten * unit;
     const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
-    // Beyond 2^53 counting one by one would stand still.
+    // Beyond 2^53, adding one changes nothing: count positions instead.
     return Array.from({ length: Math.min(last - first + 1, 4 * count) || 0 }, (_, i) => (first + i) * step);
   }
 
@@ -70,7 +70,7 @@
     const raw = state.y === "raw" && chart.bounds;
     const shown = raw ? (v) => chart.bounds[0] + v * (chart.bounds[1] - chart.bounds[0]) : (v) => v;
     const big = figure.classList.contains("big");
-    // On paper a chart is as wide as its place there, whatever the window: the letters then keep their size.
+    // On paper a chart is as wide as its place on the page, whatever the window, so that the text keeps its size.
     const wide = big ? !figure.closest(".two").querySelector(".against") : figure.closest(".lone");
     const width = state.paper ? (wide ? 430 : big ? 400 : 330) : Math.max(figure.clientWidth - (big ? 28 : 0) || 400, 240);
     const height = Math.round(Math.min(width * (big ? 0.56 : 0.6), 380));
@@ -108,7 +108,7 @@
     const label = node("text", { class: "label", x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, svg);
     label.textContent = `${side.x}  ·  ${raw ? chart.raw : chart.y}`;
     const drawn = [];
-    // Own curves lie above published ones.
+    // Curves of runs are drawn above published ones.
     for (const s of [...all].sort((a, b) => (b.published ? 1 : 0) - (a.published ? 1 : 0))) {
       const kind = ["series", s.published && "published", s.unfinished && "unfinished"].filter(Boolean).join(" ");
       const g = node("g", { class: kind }, svg);
@@ -127,7 +127,7 @@
     hideCurves(figure);
   }
 
-  /** Hides what is not to be seen. */
+  /** Hides the curves that are switched off. */
   function hideCurves(figure) {
     for (const [series, g] of figure.view ? figure.view.drawn : []) g.classList.toggle("off", isHidden(series));
   }
@@ -148,7 +148,7 @@
     const visible = view.side.series.filter((s) => !isHidden(s));
     view.cursor.replaceChildren();
     if (!visible.length) return leave(figure);
-    // The curve with a point nearest to x says where; the others follow if they have a point close by.
+    // The curve with the point nearest to x sets the position; others are shown if they have a point close to it.
     const grid = visible.map((s) => s.x[nearest(s.x, x)]);
     const at = grid.reduce((a, b) => (Math.abs(b - x) < Math.abs(a - x) ? b : a));
     const reach = (view.side.series.reduce((m, s) => Math.max(m, s.x[s.x.length - 1]), 0) || 1) * 0.03;
@@ -167,7 +167,7 @@
           : `${value(view.shown(s.lo[i]))} – ${value(view.shown(s.hi[i]))}`;
       }
       const n = s.n === undefined ? "" : Array.isArray(s.n) ? s.n[i] : s.n;
-      // Over time no two variants share their points, and the nearest one is close enough not to be named.
+      // Over time no two variants share their points; the nearest one is close enough to need no position.
       const elsewhere = s.x[i] !== at && view.side.kind === "steps" ? position("steps", s.x[i]) : "";
       rows.push({ s, mean, spread, n, elsewhere });
     }
@@ -251,7 +251,7 @@
       const shown = flip(state.hidden, g);
       chip.setAttribute("aria-pressed", String(shown));
       for (const element of document.querySelectorAll(`[data-g="${g}"]`)) element.classList.toggle("off", !shown);
-      // The published curve goes with the last group of its variant, and comes back with the first.
+      // The published curve is hidden with the last group of its variant, and shown again with the first.
       const variant = data.variants[g];
       const left = data.variants.filter((v, i) => v === variant && !state.hidden.has(i)).length;
       if (!shown && left === 0) state.off.add(variant);
@@ -313,7 +313,7 @@
     });
   }
 
-  // A table that goes on to the right fades out there.
+  // A table that continues to the right fades out at its edge.
   const boxes = [...document.querySelectorAll(".scroll")];
   const fade = (box) => box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
   boxes.forEach((box) => box.addEventListener("scroll", () => fade(box), { passive: true }));
