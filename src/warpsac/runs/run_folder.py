@@ -67,7 +67,7 @@ def resume_command(folders: Sequence[Path]) -> str:
     return shlex.join(["warpsac", "train", "--resume", *map(str, folders)])
 
 
-def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any]) -> RunDir:
+def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any]) -> RunFolder:
     """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten."""
     require_trackers(config)
     out, config = Path(out), dataclasses.replace(config, seeds=(seed,))
@@ -89,13 +89,13 @@ def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[
         if made:
             shutil.rmtree(path, ignore_errors=True)
         raise UserError(f"cannot create run folder {path}: {in_words(error)}") from error
-    run = RunDir(path, config)
+    run = RunFolder(path, config)
     run.lock()
     return run
 
 
-def open_run(path: Path | str) -> RunDir:
-    """An existing run folder. Only reads; `RunDir.resume` is what makes it ready for further rows."""
+def open_run(path: Path | str) -> RunFolder:
+    """An existing run folder. Only reads; `RunFolder.resume` is what makes it ready for further rows."""
     path = Path(path)
     if not path.is_dir():
         hint = "; `warpsac sim2sim` runs an exported policy" if path.suffix == ".onnx" else ""
@@ -112,10 +112,10 @@ def open_run(path: Path | str) -> RunDir:
     config = from_json(text, str(path / CONFIG))
     if len(config.seeds) != 1:
         raise UserError(f"{path / CONFIG}: a run folder holds one seed, this names {len(config.seeds)}")
-    return RunDir(path, config)
+    return RunFolder(path, config)
 
 
-class RunDir:
+class RunFolder:
     def __init__(self, path: Path, config: Config):
         self.path = path
         self.config = config
@@ -216,7 +216,7 @@ class RunDir:
             os.close(self._lock)
             self._lock = None
 
-    def __enter__(self) -> RunDir:
+    def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,7 +26,7 @@ from warpsac.errors import OtherSettings, TrainingStopped, UserError, in_a_line
 from warpsac.replay.memory import choose_placement, free_device_bytes, free_host_bytes
 from warpsac.replay.snapshot import seed_bytes
 from warpsac.runs import checkpoint, curve, policy, rowfiles, run_folder
-from warpsac.runs.run_folder import RunDir
+from warpsac.runs.run_folder import RunFolder
 from warpsac.training import devices, evaluate, resuming
 from warpsac.training.display import Progress
 from warpsac.training.episodes import Episode
@@ -60,7 +60,7 @@ class Loop(abc.ABC):
         "learner.compute": "float32", "learner.actor_width": 64, "learner.critic_width": 64, "eval.every": 20_000,
     }  # fmt: skip
 
-    def __init__(self, config: Config, resumed: list[RunDir] | None = None):
+    def __init__(self, config: Config, resumed: list[RunFolder] | None = None):
         self.config = config
         self.target = registry.lookup(config.task)
         self.interaction = 0
@@ -301,7 +301,7 @@ class Loop(abc.ABC):
 
     # --- start and trouble
 
-    def _create_runs(self) -> list[RunDir]:
+    def _create_runs(self) -> list[RunFolder]:
         config, meta = self.config, self.meta()
         return [run_folder.create(config.out, run_folder.run_name(config, s), config, s, meta) for s in config.seeds]
 
@@ -352,13 +352,13 @@ class Loop(abc.ABC):
                     what += f"; its minibatch is in {path}"
                 raise self._not_finite(run, what)
 
-    def _require_finite_parameters(self, run: RunDir, arrays: dict[str, np.ndarray]) -> None:
+    def _require_finite_parameters(self, run: RunFolder, arrays: dict[str, np.ndarray]) -> None:
         """The last update may have spoiled what no loss has seen yet: a checkpoint of it would be of no use."""
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise self._not_finite(run, f"{name} is not finite")
 
-    def _not_finite(self, run: RunDir, what: str) -> TrainingStopped:
+    def _not_finite(self, run: RunFolder, what: str) -> TrainingStopped:
         steps = checkpoint.steps(run.checkpoints)
         kept = f"the last good checkpoint is at step {steps[-1]:,}" if steps else "no checkpoint was made yet"
         return TrainingStopped(f"seed {run.seed}: {what}; {kept}; a smaller {self.rate_setting} may help")

@@ -10,13 +10,13 @@ import numpy as np
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.runs.checkpoint import Checkpoint
-from warpsac.runs.run_folder import RunDir, resume_command
+from warpsac.runs.run_folder import RunFolder, resume_command
 
 if TYPE_CHECKING:
     from warpsac.training.loop import Loop
 
 
-def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
+def after_a_stop_at_once(runs: Sequence[RunFolder]) -> str:
     """A line for whoever did not wait until all was saved."""
     steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
     if not steps:
@@ -25,7 +25,7 @@ def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
     return f"stopped at once: step {max(steps):,} is the last saved; go on with: {go_on}"
 
 
-def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
+def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
     """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
 
     The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
@@ -47,7 +47,7 @@ def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
             return found
 
 
-def _require_not_lost(run: RunDir) -> None:
+def _require_not_lost(run: RunFolder) -> None:
     """Before its first checkpoint a run begins anew; one that has logged more has lost its checkpoints."""
     every = run.config.checkpoint.every
     reached = max((int(row["step"]) for row in rowfiles.read_metrics(run.path)), default=0)
@@ -58,7 +58,7 @@ def _require_not_lost(run: RunDir) -> None:
         )
 
 
-def _require_same_way(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> None:
+def _require_same_way(runs: Sequence[RunFolder], found: Sequence[Checkpoint]) -> None:
     """All seeds of a process have made the same updates and have as much in replay; runs apart may not have."""
 
     def way(one: Checkpoint) -> tuple[int | None, ...]:
@@ -73,7 +73,7 @@ def _require_same_way(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> No
             )
 
 
-def _newest(run: RunDir, limit: int | None) -> Checkpoint:
+def _newest(run: RunFolder, limit: int | None) -> Checkpoint:
     found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
     if found is None and limit is not None:
         raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")

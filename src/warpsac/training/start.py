@@ -12,7 +12,7 @@ from warpsac.config.validation import validate
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, UserError
 from warpsac.runs import run_folder
-from warpsac.runs.run_folder import RunDir
+from warpsac.runs.run_folder import RunFolder
 from warpsac.training import resuming
 from warpsac.training.configure import require_effect
 from warpsac.training.loop import Loop, Outcome
@@ -20,7 +20,7 @@ from warpsac.training.loop import Loop, Outcome
 __all__ = ["Outcome", "make_loop", "resume", "train"]
 
 
-def make_loop(config: Config, resumed: list[RunDir] | None = None) -> Loop:
+def make_loop(config: Config, resumed: list[RunFolder] | None = None) -> Loop:
     """The loop that fits the task's simulator and the algorithm."""
     target = registry.lookup(config.task)
     if config.algo == "ppo":
@@ -67,7 +67,7 @@ def resume(
         return _resume(runs, stop_at, time_budget)
 
 
-def _resume(runs: list[RunDir], stop_at: int | None, time_budget: float | None) -> Outcome:
+def _resume(runs: list[RunFolder], stop_at: int | None, time_budget: float | None) -> Outcome:
     base = runs[0].config
     for run in runs[1:]:
         # Seeds that were resumed alone for a while may have been given different ends.

@@ -26,7 +26,7 @@ CONFIG = Config(seeds=(3, 4), log=LogConfig(tensorboard=False))
 META = {"command": ["warpsac", "train"], "time": "2025-01-01T00:00:00+00:00"}
 
 
-def new_run(out: Path, config: Config = CONFIG, name: str = "run") -> run_folder.RunDir:
+def new_run(out: Path, config: Config = CONFIG, name: str = "run") -> run_folder.RunFolder:
     return run_folder.create(out, name, config, 3, META)
 
 
@@ -46,9 +46,9 @@ def eval_row(step: int, **extra: Any) -> dict[str, Any]:
 
 def test_folders_of_another_machine_are_left_out(tmp_path: Path) -> None:
     env = EnvConfig(num_envs=2, menagerie="/nowhere", humanoidbench=str(tmp_path), impl="warp")
-    run = run_folder.RunDir(tmp_path, Config(env=env))
+    run = run_folder.RunFolder(tmp_path, Config(env=env))
     assert run.env == EnvConfig(num_envs=2, humanoidbench=str(tmp_path))
-    assert run_folder.RunDir(tmp_path, Config()).env == EnvConfig()
+    assert run_folder.RunFolder(tmp_path, Config()).env == EnvConfig()
 
 
 def test_create_and_open(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_names(tmp_path: Path) -> None:
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     code = (
-        "import sys; from warpsac.runs import run_folder as rundir\n"
+        "import sys; from warpsac.runs import run_folder\n"
         "run = run_folder.open_run(sys.argv[1])\n"
         "try: run.resume(0, {})\n"
         "except run_folder.UserError as error: print(error)\n"
@@ -256,7 +256,7 @@ def test_sync_reports_a_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyP
 # --- resume ---------------------------------------------------------------------------------------------
 
 
-def interrupted(tmp_path: Path) -> run_folder.RunDir:
+def interrupted(tmp_path: Path) -> run_folder.RunFolder:
     """A run killed while it wrote the rows after step 30; its last checkpoint is of step 20."""
     run = new_run(tmp_path)
     for step in (10, 20, 30):
