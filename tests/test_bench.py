@@ -21,10 +21,9 @@ from warpsac import cli
 from warpsac.bench import local, suite, worker
 from warpsac.bench.board import Board, Row, summarise, table_of
 from warpsac.bench.command import BenchOptions, command, load_suite
-from warpsac.bench.folder_copies import Outbox, unpack
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
-from warpsac.bench.programs import Job
-from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.on_ray import ChangeReader, write_changes
+from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
@@ -75,22 +74,24 @@ def test_what_is_left_is_put_together_as_far_as_it_can_be(tmp_path: Path) -> Non
     leave(tmp_path, cell, 3, HALF, (200, 300))
     leave(tmp_path, cell, 5, [], ())
     parts = parts_of(states_of(tmp_path, cell))
-    assert [(part.seeds, part.begun) for part in parts] == [((4, 6), False), ((5,), True), ((2, 3), True)]
+    assert [[(state.seed, state.begun) for state in part] for part in parts] == [
+        [(4, False), (6, False)], [(5, True)], [(2, True), (3, True)],
+    ]  # fmt: skip
     leave(tmp_path, cell, 6, HALF, (400,))  # no step in common: one by one
     parts = parts_of(states_of(tmp_path, cell))
-    assert [part.seeds for part in parts] == [(4,), (5,), (2,), (3,), (6,)]
+    assert [[state.seed for state in part] for part in parts] == [[4], [5], [2], [3], [6]]
 
 
 def test_half_made_folders_are_made_anew(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / run_folder.META).write_text("{}")
-    worker._clear_half_made(folder)
+    worker._remove_half_made(folder)
     assert not folder.exists()
     folder.mkdir()
     (folder / "thesis.txt").write_text("")
     with pytest.raises(UserError, match=r"not a run folder \(it holds thesis.txt, but no config.json\); move it away"):
-        worker._clear_half_made(folder)
+        worker._remove_half_made(folder)
 
 
 # --- the plan
@@ -162,11 +163,11 @@ def test_exit_codes_of_programs(
 ) -> None:
     request = worker.make_request(Path("cell"), cell_of().config, (1,), ["warpsac"])
 
-    def fail(folder: Path, config: Any) -> int:
+    def fail(config: Any) -> int:
         raise error
 
     monkeypatch.setattr(worker, "_first_line", request.to_line)
-    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr(worker, "_end_with_bench", lambda: None)
     monkeypatch.setattr(worker, "run", fail)
     monkeypatch.setattr(sys, "argv", [])
     assert worker.main() == code
@@ -181,7 +182,7 @@ def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
     (cell,) = load_suite(asked).cells
     request = worker.make_request(tmp_path, cell.config, (1,), ["warpsac"])
     monkeypatch.setattr(worker, "_first_line", request.to_line)
-    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr(worker, "_end_with_bench", lambda: None)
     monkeypatch.setattr("warpsac.training.devices.on_cpu", lambda: True)
     monkeypatch.setattr("warpsac.training.devices.use_compilation_cache", lambda: None)
     monkeypatch.setattr(sys, "argv", [])
@@ -268,7 +269,7 @@ def test_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = tmp_path / "out"
     assert cli.main(["bench", str(suite), "--out", str(out), "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert f"4 runs of 2 cells in {out}: 0 finished, 0 to go on with, 0 to try again, 4 to start; 2 programs" in printed
+    assert f"4 runs of 2 cells in {out}: 0 finished, 0 to resume, 0 to try again, 4 to start; 2 programs" in printed
     assert not out.exists()
 
 
@@ -308,7 +309,7 @@ def test_a_simulator_that_is_missing_is_told_before_anything_starts(
         ["dog-walk", "warpsac-l", "not", "here", "0/2", "0"], ["dog-run", "warpsac-l", "not", "here", "1/2", "0"],
     ]  # fmt: skip
     assert line == f"{no_dmc} (2 cells, not started)"
-    assert plan.endswith("1 finished, 0 to go on with, 0 to try again, 0 to start, 3 not here; 0 programs")
+    assert plan.endswith("1 finished, 0 to resume, 0 to try again, 0 to start, 3 not here; 0 programs")
     assert cli.main(words) == 1
     assert capsys.readouterr().out.splitlines() == [
         f"{no_dmc} (2 cells, not started)",
@@ -437,7 +438,7 @@ def test_a_cell_that_has_just_ended_is_shown_as_it_is(tmp_path: Path) -> None:
 )
 def test_a_narrow_terminal_shows_whole_numbers_and_labels(width: int, wanted: str) -> None:
     """Of the widest built-in suite: columns go, then the ends of tasks' names; nothing else is cut."""
-    cells = suite.make_suite("ablation-norm", suite.BUILT_IN["ablation-norm"].grids()).cells
+    cells = suite.make_suite("ablation-norm", suite.BUILT_IN["ablation-norm"].grids).cells
     rows = [
         Row(cell, "interrupted" if i % 2 else "running", 2, 25_000_448, 30.0, 5000.0) for i, cell in enumerate(cells)
     ]
@@ -470,24 +471,24 @@ def test_a_long_table_shows_first_what_runs(tmp_path: Path) -> None:
 # --- files between machines
 
 
-def test_parcels_carry_what_has_changed(tmp_path: Path) -> None:
+def test_only_changed_files_are_sent(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     run = training.train(tiny(there / "cell", stop_at=90, checkpoint={"every": 30, "keep": 2})).runs[0]
-    outbox = Outbox(there)
-    unpack(outbox.parcel(), here)
+    reader = ChangeReader(there)
+    write_changes(reader.read(), here)
     copy = here / "cell" / run.name
     assert state_of(copy, 1).status == state_of(run, 1).status == "finished"
     everything = sorted(path.relative_to(there) for path in there.rglob("*") if ".lock" not in path.name)
     assert sorted(path.relative_to(here) for path in here.rglob("*")) == everything
-    assert outbox.parcel().files == {}
+    assert reader.read().content == {}
     with open(run / rowfiles.METRICS, "a") as stream:
         stream.write("{}\n")
     shutil.rmtree(min((run / "checkpoints").iterdir()))
     (run / ".half").write_text("")
-    parcel = outbox.parcel()
-    assert list(parcel.files) == [f"cell/{run.name}/{rowfiles.METRICS}"]
-    unpack(parcel, here)
+    changes = reader.read()
+    assert list(changes.content) == [f"cell/{run.name}/{rowfiles.METRICS}"]
+    write_changes(changes, here)
     assert (copy / rowfiles.METRICS).read_bytes() == (run / rowfiles.METRICS).read_bytes()
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step_000000000090"]
     with pytest.raises(ValueError, match="must not name"):
-        unpack(parcel._replace(files={"../x": b""}), here)
+        write_changes(changes._replace(content={"../x": b""}), here)

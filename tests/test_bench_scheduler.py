@@ -10,10 +10,9 @@ import pytest
 
 from benches import END, FULL, HALF, Script, cell_of, leave
 from warpsac import cli
-from warpsac.bench.process import Ended
-from warpsac.bench.programs import Job
-from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import folder_of
+from warpsac.bench.worker import Ended
 
 NOT_FINITE = [*HALF, (END, "nan", 200.0)]
 
@@ -73,7 +72,7 @@ def test_a_lost_program_that_got_further_has_used_up_no_try(tmp_path: Path) -> N
     job = Job(cell, (1,))
     scheduler, _, lines = schedule(tmp_path, [*script, (Ended("done"), finish)], [job], retries=1)
     assert (scheduler.finished, job.tries) == ([job], 1)
-    assert sum("it goes on from its last checkpoint" in line for line in lines) == 2
+    assert sum("it resumes from its last checkpoint" in line for line in lines) == 2
 
 
 def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None:
