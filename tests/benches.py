@@ -1,4 +1,4 @@
-"""Tiny suites on toy tasks, benches as programs of their own, and what they leave."""
+"""Tiny suites on toy tasks, benches as processes, and what they leave."""
 
 from __future__ import annotations
 

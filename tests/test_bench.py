@@ -40,7 +40,7 @@ def test_states_of_folders(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2, 3, 4, 5, 6, 7))
     leave(tmp_path, cell, 1, FULL, (END // 2, END))
     leave(tmp_path, cell, 2, FULL, (END // 2,))  # killed after its last evaluation, before it saved
-    leave(tmp_path, cell, 3, FULL, ())  # somebody removed the checkpoints
+    leave(tmp_path, cell, 3, FULL, ())  # the user removed the checkpoints
     leave(tmp_path, cell, 4, HALF, (END // 2,))
     (leave(tmp_path, cell, 5, HALF, (END // 2,)) / run_folder.FAILURE).write_text("the simulator broke\n")
     folder_of(tmp_path / cell.name, cell.config, 6).mkdir()  # killed while it made its folder
@@ -82,7 +82,7 @@ def test_what_is_left_is_put_together_as_far_as_it_can_be(tmp_path: Path) -> Non
     assert [[state.seed for state in part] for part in parts] == [[4], [5], [2], [3], [6]]
 
 
-def test_half_made_folders_are_made_anew(tmp_path: Path) -> None:
+def test_half_made_folders_are_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / run_folder.META).write_text("{}")
@@ -97,7 +97,7 @@ def test_half_made_folders_are_made_anew(tmp_path: Path) -> None:
 # --- the plan
 
 
-def test_plan_grows_and_tells_what_is_missing(tmp_path: Path) -> None:
+def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
     one, other = cell_of(seeds=(1, 2)), cell_of(seeds=(3,), task="dog-walk", learner={"blocks": 1})
     write_plan(tmp_path, [Planned(one.name, one.config)])
     write_plan(tmp_path, [Planned(other.name, other.config), Planned(one.name, cell_of(seeds=(2, 4)).config)])
@@ -114,12 +114,12 @@ def test_plan_grows_and_tells_what_is_missing(tmp_path: Path) -> None:
 
 def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = cell_of(seeds=(1, 2, 3))
-    shallow = cell_of(seeds=(7,), learner={"blocks": 1})  # of this variant there is no run at all
+    shallow = cell_of(seeds=(7,), learner={"blocks": 1})  # a variant without any run
     write_plan(tmp_path, [Planned(cell.name, cell.config), Planned("shallow", shallow.config)])
     leave(tmp_path, cell, 1, FULL, ())
     assert cli.main(["report", str(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["runs"], told["missing"], told["variants"]) == ({"finished": 1}, 3, ["warpsac-l"])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["runs"], printed["missing"], printed["variants"]) == ({"finished": 1}, 3, ["warpsac-l"])
     table = (tmp_path / "report" / "runs.csv").read_text().splitlines()
     missing = [line for line in table if "missing" in line]
     assert len(missing) == 3
@@ -175,7 +175,7 @@ def test_exit_codes_of_programs(
 
 
 @pytest.mark.parametrize("variant", ["warpsac-a", "ppo"])
-def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
+def test_settings_that_work_without_a_gpu_are_named_as_options_of_bench(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = BenchOptions("playground", tasks=("G1JoystickFlatTerrain",), variants=(variant,), seeds=(1,))
@@ -187,9 +187,9 @@ def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
     monkeypatch.setattr("warpsac.training.devices.use_compilation_cache", lambda: None)
     monkeypatch.setattr(sys, "argv", [])
     assert worker.main() == 2
-    told = capsys.readouterr().err
-    assert "expects a GPU, and JAX sees none" in told
-    option, *pairs = shlex.split(told.partition("try it small on the CPU: ")[2])
+    printed = capsys.readouterr().err
+    assert "expects a GPU, and JAX sees none" in printed
+    option, *pairs = shlex.split(printed.partition("try it small on the CPU: ")[2])
     assert option == "--set"
     (small,) = load_suite(dataclasses.replace(asked, set=tuple(pairs))).cells
     assert (small.config.env.num_envs, small.config.eval.num_envs) == (8, 4)
@@ -297,7 +297,7 @@ def no_dmc(monkeypatch: pytest.MonkeyPatch) -> str:
     return f"dmc cannot run here: {way_out}"
 
 
-def test_a_simulator_that_is_missing_is_told_before_anything_starts(
+def test_a_missing_simulator_is_reported_before_anything_starts(
     tmp_path: Path, no_dmc: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(tmp_path, cell_of(), 1, FULL, (END,))
@@ -319,7 +319,7 @@ def test_a_simulator_that_is_missing_is_told_before_anything_starts(
         f"next: warpsac report {tmp_path}",
     ]
     assert not (tmp_path / "logs").exists()
-    assert len(read_plan(tmp_path)) == 2  # the report tells what is missing
+    assert len(read_plan(tmp_path)) == 2  # the report shows what is missing
 
 
 def test_on_a_cluster_a_simulator_may_be_elsewhere(
@@ -360,7 +360,7 @@ def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture
         assert process.stdout is not None
         assert process.stdout.readline().strip().isdigit()
         assert cli.main(["bench", str(suite), "--out", str(out)]) == 2
-        assert "another bench is at work in this folder" in capsys.readouterr().err
+        assert "another bench is running in this folder" in capsys.readouterr().err
         process.communicate()
     lock = files.lock_file(out / ".lock")  # free again
     assert lock is not None

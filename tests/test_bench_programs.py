@@ -33,13 +33,13 @@ def has_saved(run: Path, beyond: int = 0) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_killed_bench_goes_on(tmp_path: Path) -> None:
+def test_a_killed_bench_resumes(tmp_path: Path) -> None:
     suite = write_suite(tmp_path / "mine.yaml", [SLOW], ["warpsac-l", "flashsac"])
     out = tmp_path / "out"
     names = ("bench_envs-Slow-v0-warpsac-l", "bench_envs-Slow-v0-flashsac")
     first, second = (out / name / f"{name}-seed1" for name in names)
     bench = start_bench(suite, out)
-    # A program that is killed is started again, and goes on.
+    # A program that is killed is started again, and resumes.
     wait_until(lambda: has_saved(second))
     assert state_of(first, 1).status == "finished"
     before = content_of(first)

@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ("ray://head:10001", "start the bench on a machine of the cluster, with auto or HOST:PORT"),
     ],
 )
-def test_no_cluster_there(tmp_path: Path, address: str, message: str) -> None:
+def test_no_cluster_at_the_address(tmp_path: Path, address: str, message: str) -> None:
     from warpsac.bench.on_ray import RayLauncher
 
     with pytest.raises(UserError, match=message):

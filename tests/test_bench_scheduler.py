@@ -98,7 +98,7 @@ def test_a_mistake_is_not_tried_again(tmp_path: Path) -> None:
     assert lines[1:] == ["refused: dog-run warpsac-l, seeds 1 2: the task expects a GPU"]
 
 
-def test_one_seed_that_is_refused_does_not_take_the_others_along(tmp_path: Path) -> None:
+def test_one_seed_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2, 3))
     for seed in cell.config.seeds:
         leave(tmp_path, cell, seed, HALF, (END // 2,))
@@ -123,7 +123,7 @@ def test_one_seed_that_is_refused_does_not_take_the_others_along(tmp_path: Path)
 
 
 @pytest.mark.parametrize("room", [1, 5])
-def test_a_refusal_of_all_seeds_is_told_as_one(tmp_path: Path, room: int) -> None:
+def test_a_refusal_of_all_seeds_is_reported_as_one(tmp_path: Path, room: int) -> None:
     cell = cell_of(seeds=(1, 2, 3, 4, 5))
     leave(tmp_path, cell, 3, FULL, (END,))
     leave(tmp_path, cell, 4, HALF, (END // 2,))
@@ -139,7 +139,7 @@ def test_a_refusal_of_all_seeds_is_told_as_one(tmp_path: Path, room: int) -> Non
     ]
 
 
-def test_a_run_at_its_end_that_is_not_finished_says_why(tmp_path: Path) -> None:
+def test_a_run_at_its_last_step_that_is_not_finished_says_why(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2))
 
     def both() -> None:
@@ -159,7 +159,7 @@ def test_a_run_at_its_end_that_is_not_finished_says_why(tmp_path: Path) -> None:
     assert [job.reason for job in scheduler.failed] == [why]
 
 
-def test_each_unfinished_seed_has_a_reason_of_its_own(tmp_path: Path) -> None:
+def test_each_unfinished_seed_has_its_own_reason(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2, 3))
     leave(tmp_path, cell, 1, FULL, (END // 2,))
     leave(tmp_path, cell, 2, NOT_FINITE, (END,))

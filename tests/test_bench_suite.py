@@ -140,13 +140,13 @@ def test_narrowing() -> None:
     small = make_suite("x", narrowed(grids, ["humanoid-run"], ["flashsac"], [7], {"stop_at": 5}))
     assert [cell.name for cell in small.cells] == [f"humanoid-run-flashsac-blocks-{n}" for n in (1, 2, 3)]
     assert {(cell.config.seeds, cell.config.stop_at) for cell in small.cells} == {((7,), 5)}
-    # What the suite itself sets is not overridden, and who would override it everywhere is told.
+    # What the suite itself sets is not overridden, and overriding it everywhere is refused.
     with pytest.raises(UserError, match=r"--set learner\.blocks: has no effect, the suite itself sets it everywhere"):
         narrowed(grids, settings=nested("learner.blocks", 2))
     mixed = [*grids, Grid(("Hopper-v4",), (Entry("flashsac"), Entry("warpsac-l", nested("learner.blocks", 3), "deep")))]
     kept = make_suite("x", narrowed(mixed, settings=nested("learner.blocks", 2))).cells[-8:]
     assert [cell.config.learner.actor_blocks for cell in kept] == [1, 2, 3, 1, 2, 3, 2, 3]
-    with pytest.raises(UserError, match="nothing is left of the suite"):
+    with pytest.raises(UserError, match="no cell of the suite has these"):
         narrowed(grids, ["Hopper-v4"])
     with pytest.raises(UserError, match="variants = 'sac': must be one of warpsac-l"):
         narrowed(grids, variants=["sac"])
@@ -191,7 +191,7 @@ WRONG: list[tuple[str, str]] = [
     ("!!python/object/apply:os.getcwd []", "not YAML (could not determine a constructor"),
     ("just text", "must be a mapping with the keys name, grids, tasks"),
     ("task: Hopper-v4", "unknown key 'task'; did you mean tasks?"),
-    ("tasks: dmc\ncolour: red", "unknown key 'colour'; known are name, grids"),
+    ("tasks: dmc\ncolour: red", "unknown key 'colour'; must be one of name, grids"),
     ("variants: [flashsac]", "needs `tasks`, a list of tasks or families"),
     ("tasks: [Hoper-v4]", "unknown task 'Hoper-v4': did you mean Hopper-v4"),
     ("tasks: [7]", "tasks must be names"),
@@ -207,7 +207,7 @@ WRONG: list[tuple[str, str]] = [
     ("{tasks: dmc, settings: {seeds: [1]}}", "settings: seeds cannot be set for the cells of a suite"),
     (
         "{tasks: dmc, settings: {algo: ppo}}",
-        "settings: algo cannot be set for the cells of a suite: its variants say it, as variants: [ppo] or --variants",
+        "settings: algo cannot be set for the cells of a suite: choose it by variant, as variants: [ppo] or --variants",
     ),
     (
         "{tasks: dmc, settings: {learner: {blocks: 1}, learner.blocks: 2}}",
@@ -241,7 +241,7 @@ def test_mistakes_in_a_suite_file(tmp_path: Path, text: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_suites_that_are_not_there(tmp_path: Path) -> None:
+def test_suites_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"unknown suite 'mujcoo': a YAML file, or one of limited, abundant"):
         load_suite(BenchOptions("mujcoo"))
     with pytest.raises(UserError, match=r"none\.yaml: no such file"):
@@ -269,7 +269,7 @@ def test_settings_on_the_command_line_that_a_cell_refuses(tmp_path: Path) -> Non
         (str(mixed), "learner.gamma=0.9",
          "--set: learner.gamma = 0.9: has no effect with algo ppo: leave it out (variant ppo)"),
         ("dmc", "learner.blokcs=1", "--set: unknown setting learner.blokcs: this version has no such field"),
-        ("dmc", "algo=ppo", "--set: algo cannot be set for the cells of a suite: its variants say it, as "
+        ("dmc", "algo=ppo", "--set: algo cannot be set for the cells of a suite: choose it by variant, as "
          "variants: [ppo] or --variants ppo"),
     ):  # fmt: skip
         with pytest.raises(UserError) as caught:

@@ -64,10 +64,10 @@ def test_create_never_overwrites(tmp_path: Path) -> None:
     first = new_run(tmp_path)
     first.log(train_row(1))
     before = {p: p.read_bytes() for p in first.path.iterdir()}
-    (tmp_path / "run-2").write_text("a file of somebody else")
+    (tmp_path / "run-2").write_text("a file of another program")
     assert [new_run(tmp_path).path.name for _ in range(2)] == ["run-3", "run-4"]
     assert {p: p.read_bytes() for p in first.path.iterdir()} == before
-    assert (tmp_path / "run-2").read_text() == "a file of somebody else"
+    assert (tmp_path / "run-2").read_text() == "a file of another program"
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
@@ -319,7 +319,7 @@ def test_nothing_to_set_aside_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("killed_before", range(1, 5))
 def test_killed_while_setting_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_before: int) -> None:
-    """Whichever rename does not happen any more: the next attempt ends as if it had been the first."""
+    """Whichever rename no longer happens: the next attempt ends as if it had been the first."""
     run = interrupted(tmp_path)
     renames = 0
     replace = os.replace
@@ -434,7 +434,9 @@ def test_tensorboard_gets_the_rows_and_the_purge(tmp_path: Path) -> None:
     assert [e.step for log in logs for e in log if e.session_log.status] == [11]
 
 
-def test_a_missing_tracker_is_said_before_anything_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_tracker_is_reported_before_anything_is_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'warpsac\[wandb\]'"):

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from warpsac.bench import local
 from warpsac.bench.board import NOT_HERE, Board, counted, table_of
-from warpsac.bench.scheduler import Job, Launcher, Scheduler, Together, jobs_of
+from warpsac.bench.scheduler import POLL, Job, Launcher, Scheduler, Together, jobs_of
 from warpsac.bench.state import RunState, require_as_planned
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
@@ -30,8 +30,6 @@ from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.files import Held, lock_file, require_writable
 from warpsac.training.signals import StopSignals
-
-POLL = 0.2  # seconds between two checks of what has ended
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def _list_suites() -> None:
     for name, built_in in BUILT_IN.items():
         suite = make_suite(name, built_in.grids)
         print(f"  {name:{width}}  {len(suite.cells):>3} cells, {suite.runs:>4} runs  {built_in.about}")
-    print("own suites are YAML files: see docs/bench.md")
+    print("your own suites are YAML files: see docs/bench.md")
 
 
 @contextlib.contextmanager
@@ -119,7 +117,7 @@ def _locked(folder: Path) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             lock = lock_file(folder / ".lock")
     except Held:
-        raise UserError(f"{folder}: another bench is at work in this folder; wait for it, or stop it first") from None
+        raise UserError(f"{folder}: another bench is running in this folder; wait for it, or stop it first") from None
     try:
         yield
     finally:
@@ -171,7 +169,7 @@ def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], l
     large = [config for config in sizes.values() if registry.lookup(config.task).expects_gpu(config.env.num_envs)]
     if large and not on_ray and not local.find_gpus():  # a caution only: which GPUs JAX can use, it alone knows
         least = min(config.env.num_envs for config in large)
-        notes.append(f"nvidia-smi finds no GPU here: {counted(len(large), 'cell')} of {least:,} environments and more "
+        notes.append(f"nvidia-smi finds no GPU here: {counted(len(large), 'cell')} of {least:,} environments or more "
                      "will be refused unless JAX sees one")  # fmt: skip
     return jobs, absent, notes
 

@@ -46,7 +46,7 @@ class Slot:
 
 
 def memory_fraction(share: float) -> dict[str, str]:
-    """What tells JAX to take only its share of a GPU's memory."""
+    """Makes JAX take only its share of a GPU's memory."""
     return {"XLA_CLIENT_MEM_FRACTION": f"{SHARED * share:.3f}"} if 0 < share < 1 else {}
 
 
@@ -136,8 +136,6 @@ class LocalLauncher:
     def stop(self) -> None:
         for _, process, _ in self._running:
             process.ask_to_end()
-        for _, process, _ in self._running:
-            process.wait()
 
     def close(self) -> None:
         """Programs that still run (a second signal came) save and end by themselves when this process does."""

@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 from warpsac.bench.local import check_limits, memory_fraction
 from warpsac.bench.scheduler import Job
 from warpsac.bench.state import folder_of
-from warpsac.bench.worker import GRACE, Ended, Process, Request
+from warpsac.bench.worker import Ended, Process, Request
 from warpsac.errors import UserError
 from warpsac.runs.checkpoint import MANIFEST
 from warpsac.runs.files import write_atomically
 from warpsac.runs.run_folder import CHECKPOINTS, CONFIG
 
 SEND_INTERVAL = 60.0
-POLL = 0.5  # seconds between two checks of a program
+NODE_POLL = 0.5  # seconds between two checks of a program
 
 
 # --- run folders between machines that share no disk
@@ -127,7 +127,7 @@ def train_on_node(
     process = Process(request, Path(log), env, socket.gethostname())
     due = time.monotonic() + send_interval
     while (ended := process.poll()) is None:
-        time.sleep(POLL)
+        time.sleep(NODE_POLL)
         if _is_set(stop):
             process.ask_to_end()
         if reader is not None and time.monotonic() >= due:
@@ -194,7 +194,6 @@ class RayLauncher:
         has_gpus = any(node["Resources"].get("GPU", 0) for node in self._nodes())
         self._gpus = float(has_gpus) if gpus_per_run is None else gpus_per_run
         self._tasks: list[tuple[Job, Any]] = []  # with the stream of what they send
-        self._ended: list[tuple[Job, Ended]] = []
         self._sees_folder: dict[str, bool] = {}  # by node
         self._marker = bench / f".shared-{uuid.uuid4().hex}"
         if shared:
@@ -250,18 +249,15 @@ class RayLauncher:
         return all(self._sees_folder.values())
 
     def ended(self) -> list[tuple[Job, Ended]]:
-        self._receive()
-        results, self._ended = self._ended, []
-        return results
-
-    def _receive(self) -> None:
-        for job, stream in list(self._tasks):
-            ended = self._receive_from(stream)
+        found = []
+        for task in list(self._tasks):
+            ended = self._receive(task[1])
             if ended is not None:
-                self._tasks.remove((job, stream))
-                self._ended.append((job, ended))
+                self._tasks.remove(task)
+                found.append((task[0], ended))
+        return found
 
-    def _receive_from(self, stream: Any) -> Ended | None:
+    def _receive(self, stream: Any) -> Ended | None:
         """Write what a task has sent so far; how it ended, if it has."""
         errors = self._ray.exceptions
         while self._ray.wait([stream], timeout=0)[0]:
@@ -280,10 +276,6 @@ class RayLauncher:
 
     def stop(self) -> None:
         self._ray.get(self._stop.set.remote())
-        deadline = time.monotonic() + GRACE
-        while self._tasks and time.monotonic() < deadline:
-            self._receive()
-            time.sleep(POLL)
 
     def close(self) -> None:
         self._marker.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +12,12 @@ from typing import Literal, Protocol
 
 from warpsac.bench.state import RunState, saved_steps, states_of
 from warpsac.bench.suite import Cell
-from warpsac.bench.worker import Ended
+from warpsac.bench.worker import GRACE, Ended
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.report.numerals import plain
 
+POLL = 0.2  # seconds between two checks of what has ended
 Together = Literal["auto", "yes", "no"]
 
 # What a seed needs besides its replay: learner, minibatches, simulator.
@@ -100,7 +102,7 @@ class Launcher(Protocol):
         """The programs that have ended since the last call."""
 
     def stop(self) -> None:
-        """Ask all programs to save and end, and wait until they have."""
+        """Ask all programs to save and end."""
 
     def close(self) -> None: ...
 
@@ -139,9 +141,13 @@ class Scheduler:
             self._say(f"{'again' if job.tries else 'started'}: {job} ({where})")
 
     def stop(self) -> None:
-        """Ask all programs to save and end, wait until they have, and take note of what they reached."""
+        """Ask all programs to save and end, and wait until they have; no longer for machines that do not answer."""
         self._launcher.stop()
+        deadline = time.monotonic() + GRACE + 60
         self._settle_ended()
+        while self.running and time.monotonic() < deadline:
+            time.sleep(POLL)
+            self._settle_ended()
 
     def unfinished(self, job: Job) -> list[int]:
         """The seeds of a job that are not finished."""

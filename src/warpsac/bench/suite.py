@@ -124,7 +124,7 @@ class Grid:
 
         def made(settings: Settings) -> Config:
             for given in FIXED & settings.keys():
-                hint = f": its variants say it, as variants: [{PPO}] or --variants {PPO}" if given == "algo" else ""
+                hint = f": choose it by variant, as variants: [{PPO}] or --variants {PPO}" if given == "algo" else ""
                 raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
             return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
 
@@ -210,7 +210,7 @@ def narrowed(
         if grid.tasks and (grid.variants or variants is None):
             result.append(grid)
     if not result:
-        raise UserError("nothing is left of the suite with these --tasks and --variants")
+        raise UserError("no cell of the suite has these --tasks and --variants")
     for path, _ in leaves(settings or {}):
         if all(grid.sets(path) for grid in result):
             raise UserError(f"--set {path}: has no effect, the suite itself sets it everywhere")

@@ -80,7 +80,7 @@ def _mapping(data: Any, where: str, known: Sequence[str]) -> Mapping[str, Any]:
     for key in data:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"must be one of {', '.join(known)}"
             raise UserError(f"{where}: unknown key '{key}'; {hint}")
     return data
 

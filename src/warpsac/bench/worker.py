@@ -75,7 +75,7 @@ class Process:
 
     def __init__(self, request: Request, log: Path, env: Mapping[str, str], where: str):
         self._log = log
-        self._asked_to_end = False
+        self._asked_to_end: float | None = None  # when
         with require_writable(log):
             log.parent.mkdir(parents=True, exist_ok=True)
             stream = open(log, "ab")  # noqa: SIM115 (closed below)
@@ -99,14 +99,17 @@ class Process:
             self._input.flush()
 
     def poll(self) -> Ended | None:
+        """How it ended, if it has; killed if it takes too long after it was asked to end."""
         code = self._process.poll()
         if code is None:
+            if self._asked_to_end is not None and time.monotonic() > self._asked_to_end + GRACE:
+                self._process.kill()
             return None
         with contextlib.suppress(BrokenPipeError):
             self._input.close()
         if code == 0:
             return Ended("done")
-        if self._asked_to_end:
+        if self._asked_to_end is not None:
             return Ended("stopped")
         number = -code if code < 0 else code - 128
         if number > 0:
@@ -125,17 +128,9 @@ class Process:
         return next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("warpsac: ")
 
     def ask_to_end(self) -> None:
-        self._asked_to_end = True
-        with contextlib.suppress(ProcessLookupError):
+        if self._asked_to_end is None:
+            self._asked_to_end = time.monotonic()
             self._process.terminate()
-
-    def wait(self) -> None:
-        """Wait until it has saved and ended; killed if that takes too long."""
-        try:
-            self._process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 # --- the program itself

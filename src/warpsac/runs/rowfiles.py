@@ -129,7 +129,7 @@ class RowFiles:
         """Two renames: first the unwanted lines appear in set_aside/, then they vanish from metrics.jsonl.
 
         If the process is killed in between, the next call finds that the lines to move are what was moved last, and
-        only makes up for the second rename: no line is lost or there twice.
+        only makes up for the second rename: no line is lost or duplicated.
         """
         path = self.folder / METRICS
         if not path.exists():
