@@ -259,7 +259,7 @@ def test_whatever_stops_a_run_is_recorded(tmp_path: Path) -> None:
     run = run_folder.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
     # Not before the folder is ours: another process may be training in it.
     assert left_by(UserError("another process is training in this folder"), run) is None
-    with run:
+    with contextlib.closing(run):
         run.lock()
         assert left_by(KeyboardInterrupt(), run) is None
         assert left_by(MemoryError("no room\nfor 5 GB"), run) == "MemoryError: no room for 5 GB"

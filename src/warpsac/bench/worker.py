@@ -142,12 +142,12 @@ def parts_of(states: Sequence[RunState]) -> list[list[RunState]]:
     Runs are resumed together if they have a checkpoint of the same step, or none has any.
     """
     left = [state for state in states if state.status != "finished"]
-    saved = {state: set(state.saved) for state in left}
-    resumable = [state for state in left if saved[state]]
+    saved = {state: set(state.saved) for state in left if state.begun}
+    resumable = [state for state in saved if saved[state]]
     together = resumable and set.intersection(*(saved[state] for state in resumable))
     parts = [
         [state for state in left if not state.begun],
-        [state for state in left if state.begun and not saved[state]],
+        [state for state in saved if not saved[state]],
         *([resumable] if together else [[state] for state in resumable]),
     ]
     return [part for part in parts if part]
@@ -174,11 +174,10 @@ def run(config: Config) -> int:
 
 
 def _wait_until_free(folders: Sequence[Path]) -> None:
-    begin = time.monotonic()
-    announced = False
-    while (held := next(filter(run_folder.in_use, folders), None)) and time.monotonic() < begin + PATIENCE:
+    deadline, announced = time.monotonic() + PATIENCE, False
+    while (held := next(filter(run_folder.in_use, folders), None)) and time.monotonic() < deadline:
         if not announced:
-            print(f"{held}: another process is training there; waiting until it has saved", flush=True)
+            print(f"{held}: another process is training in this folder; waiting until it has saved", flush=True)
         announced = True
         time.sleep(0.1)
 
