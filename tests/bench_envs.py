@@ -1,8 +1,8 @@
 """Environments for the tests of benches: one that takes its time, so that it can be killed in the middle, and one
 that never works.
 
-Where BENCH_GATE names a file, the slow one stops after `HELD_AT` steps until that file is there: then no test depends
-on who is faster.
+Where BENCH_GATE names a file, the slow one stops after `HELD_AT` steps until that file exists: then no test
+depends on which process is faster.
 """
 
 from __future__ import annotations

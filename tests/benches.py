@@ -1,4 +1,4 @@
-"""Tiny suites on toy tasks, benches as programs of their own, and what they leave."""
+"""Tiny suites on toy tasks, benches as processes, and what they leave."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import yaml
 from run_folders import write_run
 from runs import TINY
 from warpsac.bench.command import BenchOptions, load_suite
-from warpsac.bench.process import Ended
-from warpsac.bench.programs import Job
+from warpsac.bench.scheduler import Job
 from warpsac.bench.suite import Cell
+from warpsac.bench.worker import Ended
 from warpsac.config.validation import override
 
 # One evaluation, at the end: drawing the curve takes longer than the training.

@@ -1,4 +1,4 @@
-"""Environments for the tests of worker processes: they break on purpose, or tell what they see there."""
+"""Environments for the tests of worker processes: they break on purpose, or observe their process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warpsac.envs.probes import host as probe
 
 
 class Breaking(probe.Point):
-    """probe-point that breaks in a worker process (`raise` and `nan` in any), `how` it is told to.
+    """probe-point that breaks in a worker process (`raise` and `nan` in any), as `how` says.
 
     With a seed: once, at that step after it was reset with it. Without: at every step from that one on.
     """

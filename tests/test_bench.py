@@ -21,10 +21,9 @@ from warpsac import cli
 from warpsac.bench import local, suite, worker
 from warpsac.bench.board import Board, Row, summarise, table_of
 from warpsac.bench.command import BenchOptions, command, load_suite
-from warpsac.bench.folder_copies import Outbox, unpack
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
-from warpsac.bench.programs import Job
-from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.on_ray import ChangeReader, write_changes
+from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
@@ -41,7 +40,7 @@ def test_states_of_folders(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2, 3, 4, 5, 6, 7))
     leave(tmp_path, cell, 1, FULL, (END // 2, END))
     leave(tmp_path, cell, 2, FULL, (END // 2,))  # killed after its last evaluation, before it saved
-    leave(tmp_path, cell, 3, FULL, ())  # somebody removed the checkpoints
+    leave(tmp_path, cell, 3, FULL, ())  # the user removed the checkpoints
     leave(tmp_path, cell, 4, HALF, (END // 2,))
     (leave(tmp_path, cell, 5, HALF, (END // 2,)) / run_folder.FAILURE).write_text("the simulator broke\n")
     folder_of(tmp_path / cell.name, cell.config, 6).mkdir()  # killed while it made its folder
@@ -75,28 +74,30 @@ def test_what_is_left_is_put_together_as_far_as_it_can_be(tmp_path: Path) -> Non
     leave(tmp_path, cell, 3, HALF, (200, 300))
     leave(tmp_path, cell, 5, [], ())
     parts = parts_of(states_of(tmp_path, cell))
-    assert [(part.seeds, part.begun) for part in parts] == [((4, 6), False), ((5,), True), ((2, 3), True)]
+    assert [[(state.seed, state.begun) for state in part] for part in parts] == [
+        [(4, False), (6, False)], [(5, True)], [(2, True), (3, True)],
+    ]  # fmt: skip
     leave(tmp_path, cell, 6, HALF, (400,))  # no step in common: one by one
     parts = parts_of(states_of(tmp_path, cell))
-    assert [part.seeds for part in parts] == [(4,), (5,), (2,), (3,), (6,)]
+    assert [[state.seed for state in part] for part in parts] == [[4], [5], [2], [3], [6]]
 
 
-def test_half_made_folders_are_made_anew(tmp_path: Path) -> None:
+def test_half_made_folders_are_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / run_folder.META).write_text("{}")
-    worker._clear_half_made(folder)
+    worker._remove_half_made(folder)
     assert not folder.exists()
     folder.mkdir()
     (folder / "thesis.txt").write_text("")
     with pytest.raises(UserError, match=r"not a run folder \(it holds thesis.txt, but no config.json\); move it away"):
-        worker._clear_half_made(folder)
+        worker._remove_half_made(folder)
 
 
 # --- the plan
 
 
-def test_plan_grows_and_tells_what_is_missing(tmp_path: Path) -> None:
+def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
     one, other = cell_of(seeds=(1, 2)), cell_of(seeds=(3,), task="dog-walk", learner={"blocks": 1})
     write_plan(tmp_path, [Planned(one.name, one.config)])
     write_plan(tmp_path, [Planned(other.name, other.config), Planned(one.name, cell_of(seeds=(2, 4)).config)])
@@ -113,12 +114,12 @@ def test_plan_grows_and_tells_what_is_missing(tmp_path: Path) -> None:
 
 def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cell = cell_of(seeds=(1, 2, 3))
-    shallow = cell_of(seeds=(7,), learner={"blocks": 1})  # of this variant there is no run at all
+    shallow = cell_of(seeds=(7,), learner={"blocks": 1})  # a variant without any run
     write_plan(tmp_path, [Planned(cell.name, cell.config), Planned("shallow", shallow.config)])
     leave(tmp_path, cell, 1, FULL, ())
     assert cli.main(["report", str(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["runs"], told["missing"], told["variants"]) == ({"finished": 1}, 3, ["warpsac-l"])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["runs"], printed["missing"], printed["variants"]) == ({"finished": 1}, 3, ["warpsac-l"])
     table = (tmp_path / "report" / "runs.csv").read_text().splitlines()
     missing = [line for line in table if "missing" in line]
     assert len(missing) == 3
@@ -162,11 +163,11 @@ def test_exit_codes_of_programs(
 ) -> None:
     request = worker.make_request(Path("cell"), cell_of().config, (1,), ["warpsac"])
 
-    def fail(folder: Path, config: Any) -> int:
+    def fail(config: Any) -> int:
         raise error
 
     monkeypatch.setattr(worker, "_first_line", request.to_line)
-    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr(worker, "_end_with_bench", lambda: None)
     monkeypatch.setattr(worker, "run", fail)
     monkeypatch.setattr(sys, "argv", [])
     assert worker.main() == code
@@ -174,21 +175,21 @@ def test_exit_codes_of_programs(
 
 
 @pytest.mark.parametrize("variant", ["warpsac-a", "ppo"])
-def test_what_would_do_without_a_gpu_is_told_as_a_bench_takes_it(
+def test_settings_that_work_without_a_gpu_are_named_as_options_of_bench(
     tmp_path: Path, variant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = BenchOptions("playground", tasks=("G1JoystickFlatTerrain",), variants=(variant,), seeds=(1,))
     (cell,) = load_suite(asked).cells
     request = worker.make_request(tmp_path, cell.config, (1,), ["warpsac"])
     monkeypatch.setattr(worker, "_first_line", request.to_line)
-    monkeypatch.setattr(worker, "_end_with_starter", lambda: None)
+    monkeypatch.setattr(worker, "_end_with_bench", lambda: None)
     monkeypatch.setattr("warpsac.training.devices.on_cpu", lambda: True)
     monkeypatch.setattr("warpsac.training.devices.use_compilation_cache", lambda: None)
     monkeypatch.setattr(sys, "argv", [])
     assert worker.main() == 2
-    told = capsys.readouterr().err
-    assert "expects a GPU, and JAX sees none" in told
-    option, *pairs = shlex.split(told.partition("try it small on the CPU: ")[2])
+    printed = capsys.readouterr().err
+    assert "expects a GPU, and JAX sees none" in printed
+    option, *pairs = shlex.split(printed.partition("try it small on the CPU: ")[2])
     assert option == "--set"
     (small,) = load_suite(dataclasses.replace(asked, set=tuple(pairs))).cells
     assert (small.config.env.num_envs, small.config.eval.num_envs) == (8, 4)
@@ -268,7 +269,7 @@ def test_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = tmp_path / "out"
     assert cli.main(["bench", str(suite), "--out", str(out), "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    assert f"4 runs of 2 cells in {out}: 0 finished, 0 to go on with, 0 to try again, 4 to start; 2 programs" in printed
+    assert f"4 runs of 2 cells in {out}: 0 finished, 0 to resume, 0 to try again, 4 to start; 2 programs" in printed
     assert not out.exists()
 
 
@@ -296,7 +297,7 @@ def no_dmc(monkeypatch: pytest.MonkeyPatch) -> str:
     return f"dmc cannot run here: {way_out}"
 
 
-def test_a_simulator_that_is_missing_is_told_before_anything_starts(
+def test_a_missing_simulator_is_reported_before_anything_starts(
     tmp_path: Path, no_dmc: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     leave(tmp_path, cell_of(), 1, FULL, (END,))
@@ -308,7 +309,7 @@ def test_a_simulator_that_is_missing_is_told_before_anything_starts(
         ["dog-walk", "warpsac-l", "not", "here", "0/2", "0"], ["dog-run", "warpsac-l", "not", "here", "1/2", "0"],
     ]  # fmt: skip
     assert line == f"{no_dmc} (2 cells, not started)"
-    assert plan.endswith("1 finished, 0 to go on with, 0 to try again, 0 to start, 3 not here; 0 programs")
+    assert plan.endswith("1 finished, 0 to resume, 0 to try again, 0 to start, 3 not here; 0 programs")
     assert cli.main(words) == 1
     assert capsys.readouterr().out.splitlines() == [
         f"{no_dmc} (2 cells, not started)",
@@ -318,7 +319,7 @@ def test_a_simulator_that_is_missing_is_told_before_anything_starts(
         f"next: warpsac report {tmp_path}",
     ]
     assert not (tmp_path / "logs").exists()
-    assert len(read_plan(tmp_path)) == 2  # the report tells what is missing
+    assert len(read_plan(tmp_path)) == 2  # the report shows what is missing
 
 
 def test_on_a_cluster_a_simulator_may_be_elsewhere(
@@ -359,7 +360,7 @@ def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture
         assert process.stdout is not None
         assert process.stdout.readline().strip().isdigit()
         assert cli.main(["bench", str(suite), "--out", str(out)]) == 2
-        assert "another bench is at work in this folder" in capsys.readouterr().err
+        assert "another bench is running in this folder" in capsys.readouterr().err
         process.communicate()
     lock = files.lock_file(out / ".lock")  # free again
     assert lock is not None
@@ -437,7 +438,7 @@ def test_a_cell_that_has_just_ended_is_shown_as_it_is(tmp_path: Path) -> None:
 )
 def test_a_narrow_terminal_shows_whole_numbers_and_labels(width: int, wanted: str) -> None:
     """Of the widest built-in suite: columns go, then the ends of tasks' names; nothing else is cut."""
-    cells = suite.make_suite("ablation-norm", suite.BUILT_IN["ablation-norm"].grids()).cells
+    cells = suite.make_suite("ablation-norm", suite.BUILT_IN["ablation-norm"].grids).cells
     rows = [
         Row(cell, "interrupted" if i % 2 else "running", 2, 25_000_448, 30.0, 5000.0) for i, cell in enumerate(cells)
     ]
@@ -470,24 +471,24 @@ def test_a_long_table_shows_first_what_runs(tmp_path: Path) -> None:
 # --- files between machines
 
 
-def test_parcels_carry_what_has_changed(tmp_path: Path) -> None:
+def test_only_changed_files_are_sent(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     run = training.train(tiny(there / "cell", stop_at=90, checkpoint={"every": 30, "keep": 2})).runs[0]
-    outbox = Outbox(there)
-    unpack(outbox.parcel(), here)
+    reader = ChangeReader(there)
+    write_changes(reader.read(), here)
     copy = here / "cell" / run.name
     assert state_of(copy, 1).status == state_of(run, 1).status == "finished"
     everything = sorted(path.relative_to(there) for path in there.rglob("*") if ".lock" not in path.name)
     assert sorted(path.relative_to(here) for path in here.rglob("*")) == everything
-    assert outbox.parcel().files == {}
+    assert reader.read().content == {}
     with open(run / rowfiles.METRICS, "a") as stream:
         stream.write("{}\n")
     shutil.rmtree(min((run / "checkpoints").iterdir()))
     (run / ".half").write_text("")
-    parcel = outbox.parcel()
-    assert list(parcel.files) == [f"cell/{run.name}/{rowfiles.METRICS}"]
-    unpack(parcel, here)
+    changes = reader.read()
+    assert list(changes.content) == [f"cell/{run.name}/{rowfiles.METRICS}"]
+    write_changes(changes, here)
     assert (copy / rowfiles.METRICS).read_bytes() == (run / rowfiles.METRICS).read_bytes()
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["step_000000000090"]
     with pytest.raises(ValueError, match="must not name"):
-        unpack(parcel._replace(files={"../x": b""}), here)
+        write_changes(changes._replace(content={"../x": b""}), here)

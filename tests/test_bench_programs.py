@@ -33,13 +33,13 @@ def has_saved(run: Path, beyond: int = 0) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
-def test_killed_bench_goes_on(tmp_path: Path) -> None:
+def test_a_killed_bench_resumes(tmp_path: Path) -> None:
     suite = write_suite(tmp_path / "mine.yaml", [SLOW], ["warpsac-l", "flashsac"])
     out = tmp_path / "out"
     names = ("bench_envs-Slow-v0-warpsac-l", "bench_envs-Slow-v0-flashsac")
     first, second = (out / name / f"{name}-seed1" for name in names)
     bench = start_bench(suite, out)
-    # A program that is killed is started again, and goes on.
+    # A program that is killed is started again, and resumes.
     wait_until(lambda: has_saved(second))
     assert state_of(first, 1).status == "finished"
     before = content_of(first)
@@ -100,7 +100,7 @@ def test_failing_and_interrupted_cells(tmp_path: Path) -> None:
     output, _ = bench.communicate(timeout=120)
     assert bench.returncode == 128 + signal.SIGINT, output
     assert "stopping: programs save and end" in output
-    assert f"go on with: warpsac bench {suite} --out {out} --tasks {SLOW}" in output
+    assert f"resume with: warpsac bench {suite} --out {out} --tasks {SLOW}" in output
     for seed, run in enumerate(runs, 1):
         assert state_of(run, seed).status == "interrupted"
         assert not run_folder.in_use(run)

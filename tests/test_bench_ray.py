@@ -13,8 +13,7 @@ import pytest
 from benches import start_bench, wait_until, write_suite
 from test_bench_programs import content_of, has_saved
 from warpsac.bench.command import BenchOptions, load_suite
-from warpsac.bench.programs import Job
-from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import state_of
 from warpsac.bench.worker import make_request
 from warpsac.errors import UserError
@@ -54,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ("ray://head:10001", "start the bench on a machine of the cluster, with auto or HOST:PORT"),
     ],
 )
-def test_no_cluster_there(tmp_path: Path, address: str, message: str) -> None:
+def test_no_cluster_at_the_address(tmp_path: Path, address: str, message: str) -> None:
     from warpsac.bench.on_ray import RayLauncher
 
     with pytest.raises(UserError, match=message):
@@ -109,7 +108,7 @@ def test_results_are_gathered_from_nodes_without_the_folder(
             lambda job: make_request(out / cell.name, cell.config, job.seeds, ["warpsac"]),
             cluster.address,
             shared=False,
-            gather=0.5,
+            send_interval=0.5,
         )
 
     first = launcher()

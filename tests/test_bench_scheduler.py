@@ -10,10 +10,9 @@ import pytest
 
 from benches import END, FULL, HALF, Script, cell_of, leave
 from warpsac import cli
-from warpsac.bench.process import Ended
-from warpsac.bench.programs import Job
-from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import folder_of
+from warpsac.bench.worker import Ended
 
 NOT_FINITE = [*HALF, (END, "nan", 200.0)]
 
@@ -73,7 +72,7 @@ def test_a_lost_program_that_got_further_has_used_up_no_try(tmp_path: Path) -> N
     job = Job(cell, (1,))
     scheduler, _, lines = schedule(tmp_path, [*script, (Ended("done"), finish)], [job], retries=1)
     assert (scheduler.finished, job.tries) == ([job], 1)
-    assert sum("it goes on from its last checkpoint" in line for line in lines) == 2
+    assert sum("it resumes from its last checkpoint" in line for line in lines) == 2
 
 
 def test_seeds_that_failed_together_are_tried_one_by_one(tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_a_mistake_is_not_tried_again(tmp_path: Path) -> None:
     assert lines[1:] == ["refused: dog-run warpsac-l, seeds 1 2: the task expects a GPU"]
 
 
-def test_one_seed_that_is_refused_does_not_take_the_others_along(tmp_path: Path) -> None:
+def test_one_seed_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2, 3))
     for seed in cell.config.seeds:
         leave(tmp_path, cell, seed, HALF, (END // 2,))
@@ -124,7 +123,7 @@ def test_one_seed_that_is_refused_does_not_take_the_others_along(tmp_path: Path)
 
 
 @pytest.mark.parametrize("room", [1, 5])
-def test_a_refusal_of_all_seeds_is_told_as_one(tmp_path: Path, room: int) -> None:
+def test_a_refusal_of_all_seeds_is_reported_as_one(tmp_path: Path, room: int) -> None:
     cell = cell_of(seeds=(1, 2, 3, 4, 5))
     leave(tmp_path, cell, 3, FULL, (END,))
     leave(tmp_path, cell, 4, HALF, (END // 2,))
@@ -140,7 +139,7 @@ def test_a_refusal_of_all_seeds_is_told_as_one(tmp_path: Path, room: int) -> Non
     ]
 
 
-def test_a_run_at_its_end_that_is_not_finished_says_why(tmp_path: Path) -> None:
+def test_a_run_at_its_last_step_that_is_not_finished_says_why(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2))
 
     def both() -> None:
@@ -160,7 +159,7 @@ def test_a_run_at_its_end_that_is_not_finished_says_why(tmp_path: Path) -> None:
     assert [job.reason for job in scheduler.failed] == [why]
 
 
-def test_each_unfinished_seed_has_a_reason_of_its_own(tmp_path: Path) -> None:
+def test_each_unfinished_seed_has_its_own_reason(tmp_path: Path) -> None:
     cell = cell_of(seeds=(1, 2, 3))
     leave(tmp_path, cell, 1, FULL, (END // 2,))
     leave(tmp_path, cell, 2, NOT_FINITE, (END,))

@@ -9,7 +9,7 @@ import pytest
 
 from benches import write_suite
 from warpsac.bench.command import BenchOptions, load_suite
-from warpsac.bench.programs import jobs_of, seed_bytes, seeds_at_once
+from warpsac.bench.scheduler import jobs_of, seed_bytes, seeds_at_once
 from warpsac.bench.suite import BUILT_IN, Cell, Entry, Grid, make_suite, merged, narrowed, nested
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.config.profiles import VARIANTS
@@ -23,7 +23,7 @@ FOUR_PLAYGROUND = {task.name for task in benchmark_tasks() if task.family == "pl
 
 
 def cells_of(name: str) -> list[Cell]:
-    return list(make_suite(name, BUILT_IN[name].grids()).cells)
+    return list(make_suite(name, BUILT_IN[name].grids).cells)
 
 
 # --- built-in suites
@@ -81,7 +81,7 @@ def test_ablation_of_sample_weight_decay() -> None:
     ],
 )  # fmt: skip
 def test_a_published_return_stands_beside_its_own_settings_only(settings: Any, stands: bool) -> None:
-    grids = narrowed(BUILT_IN["ablation-swd"].grids(), None, None, None, settings)
+    grids = narrowed(BUILT_IN["ablation-swd"].grids, None, None, None, settings)
     assert any(cell.published for grid in grids for cell in grid.cells()) == stands
 
 
@@ -136,21 +136,21 @@ def test_cells_that_would_share_a_folder() -> None:
 
 
 def test_narrowing() -> None:
-    grids = BUILT_IN["ablation-swd"].grids()
+    grids = BUILT_IN["ablation-swd"].grids
     small = make_suite("x", narrowed(grids, ["humanoid-run"], ["flashsac"], [7], {"stop_at": 5}))
     assert [cell.name for cell in small.cells] == [f"humanoid-run-flashsac-blocks-{n}" for n in (1, 2, 3)]
     assert {(cell.config.seeds, cell.config.stop_at) for cell in small.cells} == {((7,), 5)}
-    # What the suite itself sets is not overridden, and who would override it everywhere is told.
+    # What the suite itself sets is not overridden, and overriding it everywhere is refused.
     with pytest.raises(UserError, match=r"--set learner\.blocks: has no effect, the suite itself sets it everywhere"):
         narrowed(grids, settings=nested("learner.blocks", 2))
     mixed = [*grids, Grid(("Hopper-v4",), (Entry("flashsac"), Entry("warpsac-l", nested("learner.blocks", 3), "deep")))]
     kept = make_suite("x", narrowed(mixed, settings=nested("learner.blocks", 2))).cells[-8:]
     assert [cell.config.learner.actor_blocks for cell in kept] == [1, 2, 3, 1, 2, 3, 2, 3]
-    with pytest.raises(UserError, match="nothing is left of the suite"):
+    with pytest.raises(UserError, match="no cell of the suite has these"):
         narrowed(grids, ["Hopper-v4"])
-    with pytest.raises(UserError, match="variants = 'sac': must be among warpsac-l"):
+    with pytest.raises(UserError, match="variants = 'sac': must be one of warpsac-l"):
         narrowed(grids, variants=["sac"])
-    one = make_suite("x", narrowed(BUILT_IN["mujoco"].grids(), ["hopper"], ["warpsac-a"]))
+    one = make_suite("x", narrowed(BUILT_IN["mujoco"].grids, ["hopper"], ["warpsac-a"]))
     assert [cell.name for cell in one.cells] == ["Hopper-v4-warpsac-a"]
 
 
@@ -187,11 +187,11 @@ grids:
 
 WRONG: list[tuple[str, str]] = [
     ("tasks: [", "line 1: not YAML"),
-    ("tasks: dmc\ntasks: dmc", "line 1: not YAML ('tasks' is there twice)"),
+    ("tasks: dmc\ntasks: dmc", "line 1: not YAML ('tasks' is given twice)"),
     ("!!python/object/apply:os.getcwd []", "not YAML (could not determine a constructor"),
     ("just text", "must be a mapping with the keys name, grids, tasks"),
     ("task: Hopper-v4", "unknown key 'task'; did you mean tasks?"),
-    ("tasks: dmc\ncolour: red", "unknown key 'colour'; known are name, grids"),
+    ("tasks: dmc\ncolour: red", "unknown key 'colour'; must be one of name, grids"),
     ("variants: [flashsac]", "needs `tasks`, a list of tasks or families"),
     ("tasks: [Hoper-v4]", "unknown task 'Hoper-v4': did you mean Hopper-v4"),
     ("tasks: [7]", "tasks must be names"),
@@ -199,7 +199,7 @@ WRONG: list[tuple[str, str]] = [
         "{tasks: dmc, variants: [warpsac-x]}",
         "variant = 'warpsac-x': must be one of warpsac-l, warpsac-a, warpsac-norm-off, flashsac, ppo",
     ),
-    ("{tasks: dmc, variants: [{label: x}]}", "variant 1: needs `variant`, the name of one"),
+    ("{tasks: dmc, variants: [{label: x}]}", "variant 1: needs `variant`, a name"),
     ("{tasks: dmc, variants: [{variant: flashsac, seed: 1}]}", "variant 1: unknown key 'seed'"),
     ("{tasks: dmc, settings: {learner: {blokcs: 1}}}", "unknown setting learner.blokcs"),
     ("{tasks: dmc, settings: {learner: {blocks: 4}}}", "learner.blocks = 4: must be 1, 2 or 3"),
@@ -207,16 +207,16 @@ WRONG: list[tuple[str, str]] = [
     ("{tasks: dmc, settings: {seeds: [1]}}", "settings: seeds cannot be set for the cells of a suite"),
     (
         "{tasks: dmc, settings: {algo: ppo}}",
-        "settings: algo cannot be set for the cells of a suite: its variants say it, as variants: [ppo] or --variants",
+        "settings: algo cannot be set for the cells of a suite: choose it by variant, as variants: [ppo] or --variants",
     ),
     (
         "{tasks: dmc, settings: {learner: {blocks: 1}, learner.blocks: 2}}",
-        "settings: learner.blocks is there twice: leave one of them out",
+        "settings: learner.blocks is given twice: leave one of them out",
     ),
-    ("{tasks: dmc, settings: {learner.blocks: 2, learner: 1}}", "settings: learner is there twice"),
+    ("{tasks: dmc, settings: {learner.blocks: 2, learner: 1}}", "settings: learner is given twice"),
     (
         "{tasks: dmc, variants: [{variant: flashsac, settings: {eval.every: 5, eval: {every: 9}}}]}",
-        "variant 1: settings: eval.every is there twice",
+        "variant 1: settings: eval.every is given twice",
     ),
     ("{tasks: dmc, settings: [1]}", "settings must be a mapping of settings"),
     ("{tasks: dmc, sweep: {learner.blocks: 1}}", "sweep: learner.blocks must have a list of values"),
@@ -224,7 +224,7 @@ WRONG: list[tuple[str, str]] = [
     ("{tasks: dmc, seeds: [1, 1]}", "must not name a seed twice"),
     ("{tasks: dmc, profile: big}", "profile = 'big': must be one of cpu"),
     ("{tasks: dmc, name: a/b}", "name = 'a/b': must be a word"),
-    ("{grids: [{tasks: dmc}], seeds: [1]}", "seeds stands beside `grids`: move it into each of them"),
+    ("{grids: [{tasks: dmc}], seeds: [1]}", "seeds stands next to `grids`: move it into each of them"),
     ("{grids: [{tasks: dmc}, {tasks: dcm}]}", "grid 2: unknown task 'dcm'"),
     ("grids: []", "grids must be a list of mappings"),
 ]
@@ -241,7 +241,7 @@ def test_mistakes_in_a_suite_file(tmp_path: Path, text: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_suites_that_are_not_there(tmp_path: Path) -> None:
+def test_suites_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"unknown suite 'mujcoo': a YAML file, or one of limited, abundant"):
         load_suite(BenchOptions("mujcoo"))
     with pytest.raises(UserError, match=r"none\.yaml: no such file"):
@@ -269,7 +269,7 @@ def test_settings_on_the_command_line_that_a_cell_refuses(tmp_path: Path) -> Non
         (str(mixed), "learner.gamma=0.9",
          "--set: learner.gamma = 0.9: has no effect with algo ppo: leave it out (variant ppo)"),
         ("dmc", "learner.blokcs=1", "--set: unknown setting learner.blokcs: this version has no such field"),
-        ("dmc", "algo=ppo", "--set: algo cannot be set for the cells of a suite: its variants say it, as "
+        ("dmc", "algo=ppo", "--set: algo cannot be set for the cells of a suite: choose it by variant, as "
          "variants: [ppo] or --variants ppo"),
     ):  # fmt: skip
         with pytest.raises(UserError) as caught:

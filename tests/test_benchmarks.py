@@ -35,7 +35,7 @@ def host_loop(monkeypatch: pytest.MonkeyPatch) -> Any:
         return tiny(Path(out), task=asked.task, env=env, seeds=tuple(range(1, seeds + 1)))
 
     monkeypatch.setattr(module, "configuration", configuration)
-    monkeypatch.setattr(module.runtime, "use_compilation_cache", lambda: None)
+    monkeypatch.setattr(module.devices, "use_compilation_cache", lambda: None)
     return module
 
 
@@ -87,6 +87,6 @@ def test_a_mistake_is_told_in_a_line(
     with pytest.raises(SystemExit) as ended:
         as_command(module.main)
     assert ended.value.code == 2
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith(f"{name}.py: ")
-    assert line in told
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"{name}.py: ")
+    assert line in error

@@ -392,7 +392,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(tmp_path: P
     assert "\n" not in reports[0]
     assert contents(tmp_path) == before
 
-    # Going on from 100: the damaged one is put aside, so that 200 can be saved again and counts for itself.
+    # Resuming from 100: the damaged one is put aside, so that 200 can be saved again and counts for itself.
     moved = checkpoint.set_aside_newer(found)
     assert moved == [tmp_path / "set-aside-step_000000000200"]
     save(tmp_path, 200, keep=2)

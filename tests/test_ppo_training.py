@@ -18,7 +18,7 @@ import quick
 from runs import POINT_HOME, assert_same_run, rows_of, state_of
 from runs import tiny_ppo as tiny
 from warpsac.agents.ppo import learner as ppo
-from warpsac.bench import programs, suite
+from warpsac.bench import scheduler, suite
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
 from warpsac.config.validation import from_json, override, to_json, validate
@@ -348,6 +348,6 @@ def test_a_bench_takes_it_as_a_variant() -> None:
     first, second = (cell.config for grid in grids for cell in grid.cells())
     assert (first.algo, first.variant, first.eval.episodes) == ("ppo", "ppo", 3)
     assert (second.algo, second.variant) == ("sac", "warpsac-l")
-    needed = [programs.seed_bytes(config) for config in (first, second)]
-    assert needed[0] == programs.BESIDE_REPLAY["limited"]
+    needed = [scheduler.seed_bytes(config) for config in (first, second)]
+    assert needed[0] == scheduler.BESIDES_REPLAY["limited"]
     assert needed[0] < needed[1]  # type: ignore[operator]

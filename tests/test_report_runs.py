@@ -215,8 +215,8 @@ def test_a_broken_meta_file_costs_only_what_it_says(tmp_path: Path, meta: str) -
 
 def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2])
-    hold = "from pathlib import Path; import sys, time; from warpsac.runs import run_folder as rundir\n"
-    hold += "rundir.open_run(sys.argv[1]).lock(); print('held', flush=True); time.sleep(60)"
+    hold = "from pathlib import Path; import sys, time; from warpsac.runs import run_folder\n"
+    hold += "run_folder.open_run(sys.argv[1]).lock(); print('held', flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", hold, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -248,7 +248,7 @@ def test_a_failed_run_records_why_until_it_is_resumed(tmp_path: Path, monkeypatc
     assert (run.status, run.detail) == ("finished", "")
 
 
-def left_by(error: BaseException, run: run_folder.RunDir) -> str | None:
+def left_by(error: BaseException, run: run_folder.RunFolder) -> str | None:
     """What a loop over the run leaves behind when it ends with the exception."""
     loop: Any = SimpleNamespace(runs=[run], _to_close=contextlib.ExitStack())
     training.Loop.__exit__(loop, type(error), error, None)
@@ -259,7 +259,7 @@ def test_whatever_stops_a_run_is_recorded(tmp_path: Path) -> None:
     run = run_folder.open_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2]))
     # Not before the folder is ours: another process may be training in it.
     assert left_by(UserError("another process is training in this folder"), run) is None
-    with run:
+    with contextlib.closing(run):
         run.lock()
         assert left_by(KeyboardInterrupt(), run) is None
         assert left_by(MemoryError("no room\nfor 5 GB"), run) == "MemoryError: no room for 5 GB"

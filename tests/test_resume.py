@@ -480,8 +480,8 @@ def test_lost_checkpoints_are_not_taken_for_a_run_that_has_none_yet(tmp_path: Pa
 def test_checkpoints_are_looked_for_when_nobody_else_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = training.train(tiny(tmp_path, stop_at=60)).runs
     order: list[str] = []
-    lock, find = run_folder.RunDir.lock, resuming.find_checkpoints
-    monkeypatch.setattr(run_folder.RunDir, "lock", lambda self: (order.append("lock"), lock(self))[1])
+    lock, find = run_folder.RunFolder.lock, resuming.find_checkpoints
+    monkeypatch.setattr(run_folder.RunFolder, "lock", lambda self: (order.append("lock"), lock(self))[1])
     monkeypatch.setattr(resuming, "find_checkpoints", lambda runs: (order.append("find"), find(runs))[1])
     assert training.resume([run], stop_at=90).finished
     assert order[:2] == ["lock", "find"]

@@ -1,4 +1,8 @@
-"""Many runs as one command: a grid of tasks, variants and seeds, trained in programs of their own.
+"""`warpsac bench`: a grid of tasks, variants and seeds as one resumable command.
 
-What has been done is read from the run folders alone, so a bench may end in any way and go on later.
+suite (cells, grids, built-in suites), suite_file (YAML), state (where each run stands, from its folder alone),
+scheduler (jobs, retries), worker (one program: its process and what runs in it), local and on_ray (launchers), board
+(the live table), command (the options and the whole course).
+
+Imports report, training and the rooms below; imported by cli alone.
 """

@@ -1,4 +1,4 @@
-"""What a person sees of a bench: a live table on a terminal, plain lines everywhere else."""
+"""What the user sees of a bench: a live table on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -7,30 +7,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from warpsac.bench.programs import Job
-from warpsac.bench.scheduler import Scheduler
+from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
 from warpsac.report.numerals import plain
 from warpsac.training.display import UNKNOWN, duration
 
-LINE_INTERVAL = 60.0  # seconds between two plain lines on where everything stands
-LOOK_INTERVAL = 1.0  # seconds between two looks at the folders of running programs
-LEAST_NAME = 15  # letters of a task's name that are shown before other columns go
+LINE_INTERVAL = 60.0  # seconds between two plain lines of progress
+LOOK_INTERVAL = 1.0  # seconds between two readings of the folders of running programs
+LEAST_NAME = 15  # letters of a task's name that are shown before other columns are dropped
 NOT_HERE = "not here"  # in a plan: a cell that cannot run on this machine
-STYLES = {
-    "running": "bold cyan", "failed": "bold red", "finished": "green", "waiting": "dim", "interrupted": "yellow",
-    NOT_HERE: "red",
-}  # fmt: skip
-# What a person wants to see first where the terminal has too few lines.
+# What the user wants to see first where the terminal has too few lines.
 ORDER = ("running", "failed", "interrupted", "waiting", "finished")
+STYLES = dict(zip(ORDER, ("bold cyan", "bold red", "yellow", "dim", "green"), strict=True)) | {NOT_HERE: "red"}
 
 
 def counted(number: int, what: str) -> str:
@@ -46,41 +42,39 @@ class Row(NamedTuple):
     step: int
     result: float | None
     left: float | None = None
-    """Seconds until it ends, if that can be told."""
+    """Seconds until it ends, if known."""
 
 
 def summarise(states: Sequence[RunState], running: bool, failed: bool) -> tuple[str, int, int, float | None]:
     """Status, finished seeds, steps of the slowest seed, and mean result of a cell."""
-    finished = sum(state.status == "finished" for state in states)
-    if finished == len(states):
+    found = Counter(state.status for state in states)
+    if found["finished"] == len(states):
         status = "finished"
     elif running:
         status = "running"
-    elif failed or any(state.status == "failed" for state in states):
+    elif failed or found["failed"]:
         status = "failed"
     else:
-        begun = any(state.status not in ("waiting", "finished") for state in states)
-        status = "interrupted" if begun else "waiting"
+        status = "interrupted" if found["interrupted"] or found["running"] else "waiting"
     results = [state.result for state in states if state.result is not None]
     step = min(state.reached for state in states)
-    return status, finished, step, sum(results) / len(results) if results else None
+    return status, found["finished"], step, sum(results) / len(results) if results else None
 
 
 class Board:
     """Shows the cells of a suite while a scheduler works on them."""
 
     def __init__(
-        self,
-        bench: Path,
-        cells: Sequence[Cell],
-        console: Console | None = None,
+        self, bench: Path, cells: Sequence[Cell], console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
-    ):
-        self._bench, self._cells, self._clock = bench, cells, clock
+    ):  # fmt: skip
+        self.cells = cells
+        self.states = {cell.name: states_of(bench, cell) for cell in cells}
+        self._bench, self._clock = bench, clock
         self._console = console or Console()
-        self._running: frozenset[Job] = frozenset()  # as of the last look, like the states: the table has no half news
+        # As of the last reading of the folders, so that what is shown fits together.
+        self._running: frozenset[Job] = frozenset()
         self._failed: frozenset[str] = frozenset()
-        self._states = {cell.name: states_of(bench, cell) for cell in cells}
         self._seen: dict[str, tuple[float, int]] = {}  # cell -> when and at which step it was first seen running
         self._began = clock()
         self._line_due, self._look_due = self._began + LINE_INTERVAL, self._began
@@ -108,75 +102,64 @@ class Board:
                 self._console.file.flush()
 
     def follow(self, scheduler: Scheduler) -> None:
-        """Look at the folders of running programs, and say where everything stands from time to time.
-
-        Folders of running programs are looked at now and then, those of a program that has ended at once.
-        """
+        """Read the folders of running programs from time to time, those of a program that has ended at once."""
         now = self._clock()
-        running, before = frozenset(scheduler.running), self._running
+        running, ended = frozenset(scheduler.running), self._running - frozenset(scheduler.running)
         names = {job.cell.name for job in running}
-        looked_at = {job.cell.name for job in before - running}
+        due = {job.cell.name for job in ended}
         if now >= self._look_due:
             self._look_due = now + LOOK_INTERVAL
-            looked_at |= names
-        for cell in (cell for cell in self._cells if cell.name in looked_at):
-            self._states[cell.name] = states_of(self._bench, cell)
+            due |= names
+        for cell in (cell for cell in self.cells if cell.name in due):
+            self.states[cell.name] = states_of(self._bench, cell)
             if cell.name in names:
-                self._seen.setdefault(cell.name, (now, min(state.reached for state in self._states[cell.name])))
+                self._seen.setdefault(cell.name, (now, min(state.reached for state in self.states[cell.name])))
             else:
                 self._seen.pop(cell.name, None)
         self._running, self._failed = running, frozenset(job.cell.name for job in scheduler.failed)
-        if self._live is not None and before - running:
+        if self._live is not None and ended:
             with contextlib.suppress(OSError):
                 self._live.refresh()
         if self._live is None and now >= self._line_due:
             self._line_due = now + LINE_INTERVAL
-            self.say(f"{self.headline()} ({self._elapsed})")
+            self.say(self._headline_with_time())
 
     # --- what is shown
 
     def rows(self) -> list[Row]:
         running = {job.cell.name for job in self._running}
         rows = []
-        for cell in self._cells:
-            status, finished, step, result = summarise(
-                self._states[cell.name], cell.name in running, cell.name in self._failed
-            )
-            rows.append(Row(cell, status, finished, step, result, self._left(cell, step)))
+        for cell in self.cells:
+            shown = summarise(self.states[cell.name], cell.name in running, cell.name in self._failed)
+            rows.append(Row(cell, *shown, left=self._left(cell, step=shown[2])))
         return rows
 
     def _left(self, cell: Cell, step: int) -> float | None:
-        if cell.name not in self._seen:
-            return None
-        since, first = self._seen[cell.name]
-        if step <= first:
-            return None
-        return (self._clock() - since) * (cell.config.end_step - step) / (step - first)
+        since, first = self._seen.get(cell.name, (0.0, step))
+        return (self._clock() - since) * (cell.config.end_step - step) / (step - first) if step > first else None
 
     def headline(self) -> str:
         count: Counter[str] = Counter()
         for row in self.rows():
             count["finished"] += row.finished
             count[row.status] += len(row.cell.config.seeds) - row.finished
-        said = ", ".join(f"{count[status]} {status}" for status in ORDER if count[status])
-        return f"{counted(sum(count.values()), 'run')}: {said}"
+        parts = ", ".join(f"{count[status]} {status}" for status in ORDER if count[status])
+        return f"{counted(sum(count.values()), 'run')}: {parts}"
 
-    @property
-    def _elapsed(self) -> str:
-        return duration(self._clock() - self._began)
+    def _headline_with_time(self) -> str:
+        return f"{self.headline()} ({duration(self._clock() - self._began)})"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = self.rows()
         room = max(3, (options.height or console.size.height) - 6)
         shown = sorted(rows, key=lambda row: ORDER.index(row.status))[:room] if len(rows) > room else rows
         yield table_of(shown, options.max_width)
-        hidden = len(rows) - len(shown)
-        more = f"and {hidden} more; " if hidden else ""
-        yield Text(f"{more}{self.headline()} ({self._elapsed})", style="dim")
+        more = f"and {len(rows) - len(shown)} more; " if len(rows) > len(shown) else ""
+        yield Text(more + self._headline_with_time(), style="dim")
 
 
 def table_of(rows: Sequence[Row], width: int) -> Table:
-    """For so many columns of a terminal: what can be done without goes first, then the ends of tasks' names."""
+    """A table of at most this width: dispensable columns are dropped first, then the ends of task names."""
     shown: dict[str, list[Text]] = {
         "task": [Text(row.cell.config.task) for row in rows],
         "variant": [Text(row.cell.variant) for row in rows],
@@ -186,32 +169,30 @@ def table_of(rows: Sequence[Row], width: int) -> Table:
         "done": [Text(f"{row.step / row.cell.config.end_step:.0%}") for row in rows],
         "result": [Text(_number(row.result)) for row in rows],
         "published": [Text(_number(row.cell.published)) for row in rows],
-        "left": [
-            Text(duration(row.left) if row.left is not None and row.status == "running" else UNKNOWN) for row in rows
-        ],
+        "left": [Text(UNKNOWN if row.left is None or row.status != "running" else duration(row.left)) for row in rows],
     }
     if all(row.cell.published is None for row in rows):
         del shown["published"]
     needed = {name: max(len(name), *(cell.cell_len for cell in cells), 0) for name, cells in shown.items()}
-    gap = 2
+    full, gap = needed["task"], 2
 
     def too_wide(task: int) -> bool:
-        return sum(needed.values()) - needed["task"] + task + gap * len(needed) > width
+        return sum(needed.values()) - full + task + gap * len(needed) > width
 
     for name in ("step", "published"):
-        if too_wide(needed["task"]) and name in shown:
-            del shown[name], needed[name]
-    gap = 1 if too_wide(needed["task"]) else 2
+        if too_wide(full) and name in needed:
+            del needed[name]
+    gap = 1 if too_wide(full) else 2
     for name in ("left", "seeds", "result", "done"):
-        if too_wide(min(LEAST_NAME, needed["task"])):
-            del shown[name], needed[name]
-    others = sum(needed.values()) - needed["task"] + gap * len(needed)
-    needed["task"] = max(1, min(needed["task"], width - others))
+        if too_wide(min(LEAST_NAME, full)):
+            del needed[name]
+    others = sum(needed.values()) - full + gap * len(needed)
+    needed["task"] = max(1, min(full, width - others))
     table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim")
-    for name in shown:
-        justify: Literal["left", "right"] = "left" if name in ("task", "variant", "state") else "right"
-        table.add_column(name, justify=justify, no_wrap=True, width=needed[name])
-    for cells in zip(*shown.values(), strict=True):
+    for name, columns in needed.items():
+        left = name in ("task", "variant", "state")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True, width=columns)
+    for cells in zip(*(shown[name] for name in needed), strict=True):
         table.add_row(*cells)
     return table
 

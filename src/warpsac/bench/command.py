@@ -1,4 +1,4 @@
-"""`warpsac bench`: plan, train what is left of a suite, and say what came of it."""
+"""`warpsac bench`: plan, train what is left of a suite, and report the outcome."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,9 +18,8 @@ from rich.console import Console
 
 from warpsac.bench import local
 from warpsac.bench.board import NOT_HERE, Board, counted, table_of
-from warpsac.bench.programs import Job, Together, jobs_of
-from warpsac.bench.scheduler import Launcher, Scheduler
-from warpsac.bench.state import RunState, require_as_planned, states_of
+from warpsac.bench.scheduler import POLL, Job, Launcher, Scheduler, Together, jobs_of
+from warpsac.bench.state import RunState, require_as_planned
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
@@ -29,20 +28,18 @@ from warpsac.envs.task_list import obstacle
 from warpsac.errors import ConfigError, UserError
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
-from warpsac.runs.files import Held, in_words, lock_file
+from warpsac.runs.files import Held, lock_file, require_writable
 from warpsac.training.signals import StopSignals
-
-POLL = 0.2  # seconds between two looks at what has ended
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Train a grid of tasks, variants and seeds. The same command again goes on with whatever is left."""
+    """Train a grid of tasks, variants and seeds. The same command again resumes whatever is left."""
 
     suite: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="SUITE")] = None
     """A built-in suite, or a YAML file (docs/bench.md); without it, the built-in ones are listed."""
     out: str | None = None
-    """Folder that receives everything; default: bench/SUITE."""
+    """Output folder; default: bench/SUITE."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks or families of the suite."""
     variants: tuple[str, ...] | None = None
@@ -50,25 +47,25 @@ class BenchOptions:
     seeds: tuple[int, ...] | None = None
     """Instead of the suite's own."""
     set: tuple[str, ...] = ()
-    """Settings for every run, as learner.blocks=1; what the suite itself sets comes on top."""
+    """Settings for every run, as learner.blocks=1; what the suite itself sets overrides them."""
     retries: int = 2
     """How often a failed run is tried again."""
     seeds_together: Together = "auto"
     """Train the seeds of a task and variant in one program; auto: as many as fit into memory."""
     dry_run: bool = False
-    """Only say what would be done."""
+    """Only show what would be done."""
     launcher: Literal["local", "ray"] = "local"
     """On this machine, or on a Ray cluster (extra `ray`)."""
     parallel: int | None = None
-    """Most programs at a time; default: as many as there are GPUs (one without a GPU), or as the cluster takes."""
+    """Most programs at a time; default: as many as there are GPUs (one without a GPU), or as fit on the cluster."""
     gpus: int | None = None
-    """Use this many of the GPUs here; default: all."""
+    """Use this many of the GPUs of this machine; default: all."""
     gpus_per_run: float | None = None
     """Share of a GPU for one program: 0.5 puts two on each; 0: train on the CPU. Default: 1 where there are GPUs."""
     cpus_per_run: float | None = None
-    """CPU cores for one program: how many run side by side without a GPU, and what Ray sets aside (default 1)."""
+    """CPU cores for one program: how many run side by side without a GPU, and what Ray reserves (default 1)."""
     ray_address: str | None = None
-    """Ray cluster to join; default: the one of RAY_ADDRESS or of this machine, else a new one here."""
+    """Ray cluster to join; default: that of RAY_ADDRESS or of this machine, otherwise a new one on this machine."""
 
 
 def command(asked: BenchOptions) -> int:
@@ -86,9 +83,9 @@ def command(asked: BenchOptions) -> int:
     for cell in suite.cells:
         require_as_planned(folder, cell)
     if asked.dry_run:
-        _say_plan(suite, folder, asked)
+        _print_plan(suite, folder, asked)
         return 0
-    with _in_hand(folder):
+    with _locked(folder):
         write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
         return _train(suite, folder, asked)
 
@@ -96,7 +93,7 @@ def command(asked: BenchOptions) -> int:
 def load_suite(asked: BenchOptions) -> Suite:
     assert asked.suite is not None
     if asked.suite in BUILT_IN:
-        name, grids = asked.suite, BUILT_IN[asked.suite].grids()
+        name, grids = asked.suite, BUILT_IN[asked.suite].grids
     elif asked.suite.endswith((".yaml", ".yml")) or Path(asked.suite).is_file():
         name, grids = read_suite(Path(asked.suite))
     else:
@@ -107,21 +104,20 @@ def load_suite(asked: BenchOptions) -> Suite:
 def _list_suites() -> None:
     width = max(map(len, BUILT_IN))
     for name, built_in in BUILT_IN.items():
-        suite = make_suite(name, built_in.grids())
+        suite = make_suite(name, built_in.grids)
         print(f"  {name:{width}}  {len(suite.cells):>3} cells, {suite.runs:>4} runs  {built_in.about}")
-    print("own suites are YAML files: see docs/bench.md")
+    print("your own suites are YAML files: see docs/bench.md")
 
 
 @contextlib.contextmanager
-def _in_hand(folder: Path) -> Iterator[None]:
-    """The folder, for this process alone."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other benches out of the folder."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = lock_file(folder / ".lock")
+        with require_writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = lock_file(folder / ".lock")
     except Held:
-        raise UserError(f"{folder}: another bench is at work in this folder; wait for it, or stop it first") from None
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written: {in_words(error)}") from error
+        raise UserError(f"{folder}: another bench is running in this folder; wait for it, or stop it first") from None
     try:
         yield
     finally:
@@ -146,72 +142,56 @@ def _memory(asked: BenchOptions) -> int | None:
     return min(slot.memory or free_host_bytes() // len(slots) for slot in slots)
 
 
-def _jobs(suite: Suite, folder: Path, asked: BenchOptions) -> list[Job]:
-    """Programs for all that is not finished: first what was begun, then what waits, then what has failed before."""
-    memory = _memory(asked)
-    ranked: list[tuple[int, Job]] = []
-    for cell in suite.cells:
-        states = states_of(folder, cell)
-        left = [state.seed for state in states if state.status != "finished"]
-        rank = _rank(states)
-        ranked += [(rank, job) for job in jobs_of(cell, left, asked.seeds_together, memory)]
-    return [job for _, job in sorted(ranked, key=lambda pair: pair[0])]
-
-
 def _rank(states: Sequence[RunState]) -> int:
+    """Order of jobs: first what was begun, then what waits, then what has failed before."""
     found = {state.status for state in states}
     return 2 if "failed" in found else 0 if found & {"interrupted", "running"} else 1
 
 
-def _without_simulator(jobs: Sequence[Job]) -> dict[str, str]:
-    """Why cells cannot run on this machine, by their name: the family, and what to do about it."""
-    found: dict[str, str] = {}
-    for cell in (job.cell for job in jobs):
+def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], list[str]]:
+    """Jobs for all that is not finished: those to run, those that cannot run on this machine, and notes on both."""
+    memory, on_ray = _memory(asked), asked.launcher == "ray"
+    jobs: list[Job] = []
+    obstacles: dict[str, str] = {}
+    for cell in sorted(board.cells, key=lambda cell: _rank(board.states[cell.name])):
+        left = [state.seed for state in board.states[cell.name] if state.status != "finished"]
+        jobs += jobs_of(cell, left, asked.seeds_together, memory)
         family = registry.lookup(cell.config.task).family
-        if way_out := obstacle(family, cell.config.env):
-            found[cell.name] = f"{family} cannot run here: {way_out}"
-    return found
+        if left and (way_out := obstacle(family, cell.config.env)):
+            obstacles[cell.name] = f"{family} cannot run here: {way_out}"
+    then = "the machines of the cluster need it" if on_ray else "not started"
+    notes = [f"{reason} ({counted(count, 'cell')}, {then})" for reason, count in Counter(obstacles.values()).items()]
+    absent = [] if on_ray else [job for job in jobs if job.cell.name in obstacles]
+    for job in absent:
+        job.reason = obstacles[job.cell.name]
+    jobs = [job for job in jobs if job not in absent]
+    sizes = {job.cell.name: job.cell.config for job in jobs}
+    large = [config for config in sizes.values() if registry.lookup(config.task).expects_gpu(config.env.num_envs)]
+    if large and not on_ray and not local.find_gpus():  # a caution only: which GPUs JAX can use, it alone knows
+        least = min(config.env.num_envs for config in large)
+        notes.append(f"nvidia-smi finds no GPU here: {counted(len(large), 'cell')} of {least:,} environments or more "
+                     "will be refused unless JAX sees one")  # fmt: skip
+    return jobs, absent, notes
 
 
-def _say_without_simulator(reasons: Mapping[str, str], asked: BenchOptions) -> None:
-    """One line for each family."""
-    then = "the machines of the cluster need it" if asked.launcher == "ray" else "not started"
-    for reason, count in Counter(reasons.values()).items():
-        print(f"{reason} ({counted(count, 'cell')}, {then})")
-
-
-def _say_without_gpu(jobs: Sequence[Job], asked: BenchOptions) -> None:
-    """A caution only: what kinds of GPU JAX can use, it alone knows."""
-    many = {
-        job.cell.name: job.cell.config.env.num_envs
-        for job in jobs
-        if registry.lookup(job.cell.config.task).expects_gpu(job.cell.config.env.num_envs)
-    }
-    if many and asked.launcher == "local" and not local.find_gpus():
-        cells = f"{counted(len(many), 'cell')} of {min(many.values()):,} environments and more"
-        print(f"nvidia-smi finds no GPU here: {cells} will be refused unless JAX sees one")
-
-
-def _say_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
-    jobs = _jobs(suite, folder, asked)
-    reasons = _without_simulator(jobs)
-    absent = set() if asked.launcher == "ray" else set(reasons)
-    rows = Board(folder, suite.cells).rows()
+def _print_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
+    board = Board(folder, suite.cells)
+    jobs, absent, notes = _prepare(board, asked)
+    names = {job.cell.name for job in absent}
+    rows = [row._replace(status=NOT_HERE) if row.cell.name in names else row for row in board.rows()]
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    rows = [row._replace(status=NOT_HERE) if row.cell.name in absent else row for row in rows]
     console.print(table_of(rows, console.width))
-    _say_without_simulator(reasons, asked)
-    _say_without_gpu([job for job in jobs if job.cell.name not in absent], asked)
+    for note in notes:
+        print(note)
     count = Counter(
-        NOT_HERE if cell.name in absent and state.status != "finished" else state.status
-        for cell in suite.cells
-        for state in states_of(folder, cell)
+        NOT_HERE if name in names and state.status != "finished" else state.status
+        for name, states in board.states.items()
+        for state in states
     )
-    programs = sum(job.cell.name not in absent for job in jobs)
     print(f"{counted(suite.runs, 'run')} of {counted(len(suite.cells), 'cell')} in {folder}: "
-          f"{count['finished']} finished, {count['interrupted'] + count['running']} to go on with, "
+          f"{count['finished']} finished, {count['interrupted'] + count['running']} to resume, "
           f"{count['failed']} to try again, {count['waiting']} to start"
-          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {counted(programs, 'program')}")  # fmt: skip
+          f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {counted(len(jobs), 'program')}")  # fmt: skip
 
 
 # --- doing it
@@ -231,21 +211,14 @@ def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
 
 
 def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
-    jobs = _jobs(suite, folder, asked)
-    reasons = _without_simulator(jobs)
-    _say_without_simulator(reasons, asked)
-    absent = [] if asked.launcher == "ray" else [job for job in jobs if job.cell.name in reasons]
-    for job in absent:
-        job.reason = reasons[job.cell.name]
-    runs, jobs = sum(len(job.seeds) for job in jobs), [job for job in jobs if job not in absent]
-    _say_without_gpu(jobs, asked)
-    print(f"{suite.name}: {counted(suite.runs, 'run')} in {folder}, {suite.runs - runs} finished; "
+    board = Board(folder, suite.cells)
+    jobs, absent, notes = _prepare(board, asked)
+    for note in notes:
+        print(note)
+    left = sum(len(job.seeds) for job in jobs + absent)
+    print(f"{suite.name}: {counted(suite.runs, 'run')} in {folder}, {suite.runs - left} finished; "
           f"{counted(len(jobs), 'program')} to run")  # fmt: skip
-    with (
-        StopSignals() as signals,
-        contextlib.closing(_launcher(folder, asked)) as launcher,
-        Board(folder, suite.cells) as board,
-    ):
+    with StopSignals() as signals, contextlib.closing(_launcher(folder, asked)) as launcher, board:
         scheduler = Scheduler(folder, jobs, launcher, asked.retries, board.say)
         scheduler.failed += absent
         while not scheduler.done and not signals.received:
@@ -255,10 +228,10 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
         if not scheduler.done:
             board.say("stopping: programs save and end; a second signal does not wait for them")
             scheduler.stop()
-    return _say_end(suite, folder, scheduler, signals.received)
+    return _print_outcome(suite, folder, scheduler, signals.received)
 
 
-def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | None) -> int:
+def _print_outcome(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | None) -> int:
     board = Board(folder, suite.cells)
     board.follow(scheduler)
     print(board.headline())
@@ -270,7 +243,7 @@ def _say_end(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | Non
     for reason, runs in not_begun.items():
         print(f"failed without a try: {counted(runs, 'run')}: {reason}")
     if not scheduler.done:
-        print(f"go on with: {shlex.join(['warpsac', *sys.argv[1:]])}")
+        print(f"resume with: {shlex.join(['warpsac', *sys.argv[1:]])}")
         return 128 + signal if signal else 1
     for row in board.rows():
         if row.cell.published is not None and row.result is not None:

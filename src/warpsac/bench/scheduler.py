@@ -1,16 +1,93 @@
-"""Which program is started when, and what follows from how it ended."""
+"""Jobs (seeds of a cell that are trained in one program), which is started when, and what follows from how it ended."""
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from warpsac.bench.process import Ended
-from warpsac.bench.programs import Job
-from warpsac.bench.state import RunState, folder_of, saved_steps, state_of
+from warpsac.bench.state import RunState, saved_steps, states_of
+from warpsac.bench.suite import Cell
+from warpsac.bench.worker import GRACE, Ended
+from warpsac.config.schema import Config
+from warpsac.envs import registry
 from warpsac.report.numerals import plain
+
+POLL = 0.2  # seconds between two checks of what has ended
+Together = Literal["auto", "yes", "no"]
+
+# What a seed needs besides its replay: learner, minibatches, simulator.
+BESIDES_REPLAY = {"limited": 250_000_000, "abundant": 2_000_000_000}
+
+
+@dataclass(eq=False)
+class Job:
+    """Seeds of a cell that are trained in one program, and how often that has failed so far."""
+
+    cell: Cell
+    seeds: tuple[int, ...]
+    tries: int = 0
+    reason: str = ""
+    """Why the last try failed."""
+    saved: int = 0
+    """Steps that were saved when the running try began."""
+    origin: Job | None = None
+    """The refused job of several seeds of which this one is tried alone."""
+
+    def __str__(self) -> str:
+        return self.naming(self.seeds)
+
+    def naming(self, seeds: Sequence[int]) -> str:
+        """The job with some of its seeds, for messages."""
+        listed = " ".join(map(str, seeds))
+        return f"{self.cell.config.task} {self.cell.variant}, seed{'s' if len(seeds) > 1 else ''} {listed}"
+
+    def log(self, bench: Path) -> Path:
+        return bench / "logs" / f"{self.cell.name}-seed{'-'.join(map(str, self.seeds))}.log"
+
+
+def seed_bytes(config: Config) -> int | None:
+    """Memory that one seed takes; None for a task whose sizes are not in the table."""
+    from warpsac.replay.ring import RingSpec
+
+    task = registry.lookup(config.task).task
+    if task is None:
+        return None
+    if config.algo == "ppo":  # no replay; a rollout is small
+        return BESIDES_REPLAY[task.regime]
+    replay = config.replay
+    ring = RingSpec(
+        capacity=replay.capacity, num_envs=config.env.num_envs, obs_dim=task.critic_obs_dim,
+        action_dim=task.action_dim, n_step=replay.n_step, final_slots=replay.final_slots, storage=replay.storage,
+    )  # fmt: skip
+    return ring.nbytes + BESIDES_REPLAY[task.regime]
+
+
+def seeds_at_once(config: Config, together: Together, memory: int | None) -> int:
+    """How many seeds of a config one program trains.
+
+    Where the memory is not known, data-limited seeds are trained together and data-abundant ones apart.
+    """
+    if together != "auto":
+        return len(config.seeds) if together == "yes" else 1
+    if memory is None:
+        return 1 if registry.lookup(config.task).regime == "abundant" else len(config.seeds)
+    needed = seed_bytes(config)
+    return len(config.seeds) if needed is None else max(1, min(len(config.seeds), memory // needed))
+
+
+def jobs_of(cell: Cell, seeds: Sequence[int], together: Together, memory: int | None) -> list[Job]:
+    """The seeds in as few jobs as memory allows, of nearly the same size."""
+    if not seeds:
+        return []
+    at_once = seeds_at_once(replace(cell.config, seeds=tuple(seeds)), together, memory)
+    count = -(-len(seeds) // at_once)
+    ends = [len(seeds) * number // count for number in range(count + 1)]
+    return [Job(cell, tuple(seeds[start:end])) for start, end in itertools.pairwise(ends)]
 
 
 class Launcher(Protocol):
@@ -19,25 +96,24 @@ class Launcher(Protocol):
     def has_room(self) -> bool: ...
 
     def start(self, job: Job) -> str:
-        """Start a program; says where."""
+        """Start a program; returns where it runs."""
 
     def ended(self) -> list[tuple[Job, Ended]]:
         """The programs that have ended since the last call."""
 
     def stop(self) -> None:
-        """Ask all programs to save and end, and wait until they have."""
+        """Ask all programs to save and end."""
 
     def close(self) -> None: ...
 
 
 class Scheduler:
-    """Waiting, running, finished and failed programs.
+    """Waiting, running, finished and failed jobs.
 
-    A failed program is tried again `retries` times, after everything else that waits, and seed by seed: what one
-    seed met, or memory that was too small for all of them, is then no harm to the others. One that was lost
-    (killed, or its machine gone) does not use up a try if it has saved further steps: it goes on from there. One that
-    was refused would meet the same mistake on every try: it has failed for good, but first each of its seeds is tried
-    alone where the folder of one may be the reason.
+    Failed: tried again `retries` times, after all that wait, and seed by seed, so that one bad seed, or too little
+    memory for all, does not harm the others. Lost (killed, or its machine gone): resumed at once, without using up a
+    try, if it has saved further steps. Refused: not tried again, because every try would repeat the mistake; but if
+    the folder of one seed may be the reason, each seed is first tried alone.
     """
 
     def __init__(
@@ -55,27 +131,35 @@ class Scheduler:
         return not self.waiting and not self.running
 
     def turn(self) -> None:
-        """Take note of what has ended, then start what there is room for."""
-        for job, ended in self._launcher.ended():
-            self.running.remove(job)
-            self._judge(job, ended)
+        """Take note of what has ended, then start as many jobs as there is room for."""
+        self._settle_ended()
         while self.waiting and self._launcher.has_room():
             job = self.waiting.popleft()
-            job.saved = saved_steps(self.states(job))
+            job.saved = saved_steps(states_of(self._bench, job.cell, job.seeds))
             where = self._launcher.start(job)
             self.running.append(job)
             self._say(f"{'again' if job.tries else 'started'}: {job} ({where})")
 
-    def states(self, job: Job) -> list[RunState]:
-        folder = self._bench / job.cell.name
-        return [state_of(folder_of(folder, job.cell.config, seed), seed) for seed in job.seeds]
+    def stop(self) -> None:
+        """Ask all programs to save and end, and wait until they have; no longer for machines that do not answer."""
+        self._launcher.stop()
+        deadline = time.monotonic() + GRACE + 60
+        self._settle_ended()
+        while self.running and time.monotonic() < deadline:
+            time.sleep(POLL)
+            self._settle_ended()
 
     def unfinished(self, job: Job) -> list[int]:
         """The seeds of a job that are not finished."""
-        return [state.seed for state in self.states(job) if state.status != "finished"]
+        return [state.seed for state in states_of(self._bench, job.cell, job.seeds) if state.status != "finished"]
 
-    def _judge(self, job: Job, ended: Ended) -> None:
-        states = self.states(job)
+    def _settle_ended(self) -> None:
+        for job, ended in self._launcher.ended():
+            self.running.remove(job)
+            self._settle(job, ended)
+
+    def _settle(self, job: Job, ended: Ended) -> None:
+        states = states_of(self._bench, job.cell, job.seeds)
         left = [state for state in states if state.status != "finished"]
         if not left:
             self.finished.append(job)
@@ -87,14 +171,14 @@ class Scheduler:
             self.waiting.appendleft(job)
             return
         job.reason = ended.reason or _why_unfinished(left)
+        if ended.how == "refused":
+            self._refuse(job, left)
+            return
         seeds = [state.seed for state in left]
         who = job.naming(seeds)
         if ended.how == "lost" and saved_steps(states) > job.saved:
             self.waiting.appendleft(job)
-            self._say(f"lost: {who}: {job.reason}; it goes on from its last checkpoint")
-            return
-        if ended.how == "refused":
-            self._refuse(job, left)
+            self._say(f"lost: {who}: {job.reason}; it resumes from its last checkpoint")
             return
         job.tries += 1
         how = "lost" if ended.how == "lost" else "failed"
@@ -107,19 +191,18 @@ class Scheduler:
             self.waiting += [Job(job.cell, (seed,), job.tries, job.reason) for seed in seeds]
 
     def _refuse(self, job: Job, left: Sequence[RunState]) -> None:
-        """Seeds that have left nothing yet differ in nothing: what was refused for one is for all. Else each is tried
-        alone, until two have met the very same refusal as all together: then it is nothing of a single seed."""
+        """Seeds without a folder differ in nothing: what is refused for one is refused for all. Otherwise each is
+        tried alone, until two are refused for the reason of all together: then it is not a matter of one seed."""
         who = job.naming([state.seed for state in left])
         if len(left) > 1 and any(state.folder.exists() for state in left):
             self._say(f"refused: {who}: {job.reason}; now seed by seed")
             self.waiting += [Job(job.cell, (state.seed,), job.tries, origin=job) for state in left]
             return
         job.tries += 1
-        origin = job.origin
-        of_all = origin is not None and job.reason == origin.reason
-        if of_all and origin in self.failed:
-            return  # it ran beside the two that have told for all
-        alike = [other for other in self.failed if of_all and other.origin is origin and other.reason == job.reason]
+        origin = job.origin if job.origin is not None and job.reason == job.origin.reason else None
+        if origin is not None and origin in self.failed:
+            return  # it ran at the same time as the two that decided for all
+        alike = [other for other in self.failed if other.origin is origin and other.reason == job.reason]
         if origin is None or not alike:
             self._say(f"refused: {who}: {job.reason}")
             self.failed.append(job)
@@ -129,17 +212,10 @@ class Scheduler:
         self.failed = [other for other in self.failed if other not in alike] + [origin]
         self._say(f"refused: {origin.naming(self.unfinished(origin))}: all for this reason")
 
-    def stop(self) -> None:
-        """Ask all programs to save and end, wait until they have, and take note of what they reached."""
-        self._launcher.stop()
-        for job, ended in self._launcher.ended():
-            self.running.remove(job)
-            self._judge(job, ended)
-
 
 def _why_unfinished(states: Sequence[RunState]) -> str:
-    """What the folders tell of a program that ended as if all was done."""
-    told = {state.seed: state.detail or "ended before its last step" for state in states}
-    if len(set(told.values())) == 1:
-        return next(iter(told.values()))
-    return "; ".join(f"seed {seed}: {detail}" for seed, detail in told.items())
+    """What the folders show of a program that ended as if all was done."""
+    details = {state.seed: state.detail or "ended before its last step" for state in states}
+    if len(set(details.values())) == 1:
+        return next(iter(details.values()))
+    return "; ".join(f"seed {seed}: {detail}" for seed, detail in details.items())

@@ -1,18 +1,17 @@
-"""Where each run of a suite stands, as its folder tells. There is no other record: whatever ends a bench, the next
-one sees what is there.
+"""Where each run of a suite stands, read from its folder alone: however a bench ends, the next one sees what was done.
 
-A run's folder is CELL/TASK-VARIANT-seedN below the folder of the bench, however seeds are put together.
+A run's folder is CELL/TASK-VARIANT-seedN below the folder of the bench, whichever seeds are trained together.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from warpsac.bench.suite import Cell
+from warpsac.bench.suite import Cell, leaves
 from warpsac.config.schema import Config
 from warpsac.errors import UserError
 from warpsac.report.runs import read_run
@@ -20,7 +19,7 @@ from warpsac.runs import checkpoint, run_folder
 
 Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
 
-# Settings in which a run may differ from what is planned: where and how much is written, and with which seeds.
+# Sections in which a run may differ from its plan: where and how much is written, and with which seeds.
 FREE = ("seeds", "out", "name", "log", "checkpoint")
 
 
@@ -30,10 +29,20 @@ class RunState:
     folder: Path
     status: Status = "waiting"
     detail: str = ""
-    """What is wrong with it, if its folder tells."""
+    """What is wrong with it, as far as its folder shows."""
     reached: int = 0
     result: float | None = None
     """The last evaluation: mean return, or success in percent where that is the task's metric."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether it can be resumed, if only from the beginning."""
+        return (self.folder / run_folder.CONFIG).exists()
+
+    @property
+    def saved(self) -> list[int]:
+        """The steps of its checkpoints."""
+        return checkpoint.steps(self.folder / run_folder.CHECKPOINTS)
 
 
 def folder_of(cell_folder: Path, config: Config, seed: int) -> Path:
@@ -44,58 +53,40 @@ def state_of(folder: Path, seed: int) -> RunState:
     if not (folder / run_folder.CONFIG).exists():
         return RunState(seed, folder)
     run = read_run(folder, folder.name)
-    status: Status
     detail = run.detail if run.status in ("failed", "damaged") else ""
-    if run.status == "finished" and not _saved_its_end(folder, run.reached):
-        status, detail = "interrupted", "its last step is not saved"
-    elif run.status == "finished" or run.status == "running" or run.status == "failed":
-        status = run.status
-    else:  # resuming mends what can be mended, and says what cannot
-        status = "interrupted"
     result = float(run.raw[-1]) if len(run.raw) else None
-    return RunState(seed, folder, status, detail, run.reached, result)
+    # Resuming fixes what is damaged, or reports why it cannot.
+    status: Status = run.status if run.status in ("finished", "running", "failed") else "interrupted"
+    state = RunState(seed, folder, status, detail, run.reached, result)
+    # Killed between its last evaluation and its last checkpoint. Without any checkpoint: they were removed later.
+    if status == "finished" and state.saved and state.saved[-1] < run.reached:
+        return dataclasses.replace(state, status="interrupted", detail="its last step is not saved")
+    return state
 
 
-def _saved_its_end(folder: Path, end: int) -> bool:
-    """A program killed after its last evaluation may not have saved yet. Without any checkpoint: they were removed."""
-    saved = checkpoint.steps(folder / run_folder.CHECKPOINTS)
-    return not saved or saved[-1] >= end
-
-
-def states_of(bench: Path, cell: Cell) -> list[RunState]:
-    return [state_of(folder_of(bench / cell.name, cell.config, seed), seed) for seed in cell.config.seeds]
+def states_of(bench: Path, cell: Cell, seeds: Sequence[int] | None = None) -> list[RunState]:
+    """The states of these seeds of the cell; default: all of them."""
+    chosen = cell.config.seeds if seeds is None else seeds
+    return [state_of(folder_of(bench / cell.name, cell.config, seed), seed) for seed in chosen]
 
 
 def saved_steps(states: Sequence[RunState]) -> int:
-    """Steps that would not have to be made again, over all of these runs."""
-    return sum(max(checkpoint.steps(state.folder / run_folder.CHECKPOINTS), default=0) for state in states)
+    """Steps that need not be trained again, over all of these runs."""
+    return sum(max(state.saved, default=0) for state in states)
 
 
 def require_as_planned(bench: Path, cell: Cell) -> None:
-    """Runs that are there were trained with the settings that are asked for now, or a UserError says which differ."""
+    """Refuse a folder whose runs were trained with other settings, naming the first that differs."""
+    wanted = dict(leaves(dataclasses.asdict(cell.config)))
     for seed in cell.config.seeds:
         folder = folder_of(bench / cell.name, cell.config, seed)
         try:
             config = run_folder.open_run(folder).config
         except UserError:
-            continue  # none yet; or its state will say what is wrong
-        for path, there, wanted in _differences(config, cell.config):
-            raise UserError(
-                f"{folder} was trained with {path} = {there!r}, the suite says {wanted!r}: choose another --out, "
-                "or move the folder away"
-            )
-
-
-def _differences(one: Config, other: Config) -> Iterator[tuple[str, Any, Any]]:
-    def walk(left: dict[str, Any], right: dict[str, Any], path: str) -> Iterator[tuple[str, Any, Any]]:
-        for name, value in left.items():
-            if isinstance(value, dict):
-                yield from walk(value, right[name], f"{path}{name}.")
-            elif value != right[name]:
-                yield path + name, value, right[name]
-
-    left, right = (
-        {name: value for name, value in dataclasses.asdict(config).items() if name not in FREE}
-        for config in (one, other)
-    )
-    yield from walk(left, right, "")
+            continue  # no run yet; or its state says what is wrong
+        for path, found in leaves(dataclasses.asdict(config)):
+            if path.partition(".")[0] not in FREE and found != wanted[path]:
+                raise UserError(
+                    f"{folder} was trained with {path} = {found!r}, the suite says {wanted[path]!r}: "
+                    "choose another --out, or move the folder away"
+                )

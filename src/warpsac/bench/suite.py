@@ -1,14 +1,14 @@
 """A suite is a list of cells: a task, a variant with its settings, and the seeds to train.
 
-Grids (tasks x variants x swept settings) expand to cells. The built-in suites are grids made from the table of
-tasks; `suite_file` reads others from YAML.
+Grids (tasks x variants x swept settings) expand to cells. The built-in suites are at the end; `suite_file` reads
+others from YAML.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,10 +24,11 @@ Settings = Mapping[str, Any]
 
 DEFAULT_SEEDS = (1, 2, 3, 4, 5)
 
-# Decided elsewhere: by the suite's own keys, by the folder, or (a time budget) never: a run ends at its last step.
+# Not settings of a cell: decided by the suite's own keys or by the folder; a time budget because a run of a suite ends
+# at its last step.
 FIXED = frozenset({"task", "algo", "variant", "profile", "seeds", "out", "name", "time_budget"})
 
-# The variants whose curves were published, by regime: what is compared where a suite names none.
+# The variants with published curves, by regime: compared where a suite names none.
 COMPARED = {
     "limited": ("warpsac-l", "warpsac-norm-off", "flashsac"),
     "abundant": ("warpsac-l", "warpsac-a", "warpsac-norm-off", "flashsac"),
@@ -40,13 +41,13 @@ class Cell:
 
     config: Config
     label: str = ""
-    """What sets it apart from the plain variant, in the name of its folder."""
+    """How it differs from the plain variant, in the name of its folder."""
     published: float | None = None
-    """The published final return of just this, where there is one."""
+    """The published final return of these settings, if any."""
 
     @property
     def name(self) -> str:
-        """Its folder: stable, because a cell that is run again must find what is there."""
+        """Its folder; stable, so that the next bench finds the runs."""
         parts = (self.config.task, self.config.variant, self.label)
         return re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
 
@@ -67,7 +68,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Entry:
-    """A variant with settings of its own."""
+    """A variant of a grid with its own settings."""
 
     variant: str
     settings: Settings = field(default_factory=dict)
@@ -75,7 +76,7 @@ class Entry:
 
 
 class SetError(UserError):
-    """What --set asks for does not go with a suite that is sound by itself."""
+    """A --set that a suite refuses which is valid without it."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ class Grid:
     tasks: tuple[str, ...]
     """Tasks, families, `limited` or `abundant`."""
     variants: tuple[Entry, ...] = ()
-    """None named: those of the regime's published comparison."""
+    """Empty: those of the regime's published comparison."""
     sweep: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Dotted name of a setting -> its values."""
     settings: Settings = field(default_factory=dict)
-    """Of every cell; a variant's own and swept ones come on top."""
+    """Of every cell; overridden by a variant's own and by swept ones."""
     asked: Settings = field(default_factory=dict)
-    """From --set: underneath all of these."""
+    """From --set: overridden by all of these."""
     profile: str | None = None
     seeds: tuple[int, ...] = DEFAULT_SEEDS
     published: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
@@ -100,12 +101,12 @@ class Grid:
     """The file that it was read from, for messages."""
 
     def sets(self, path: str) -> bool:
-        """Whether the grid itself decides a setting in each of its cells."""
+        """Whether the grid itself sets this in each of its cells."""
         by_variants = [path in dict(leaves(entry.settings)) for entry in self.variants]
         return path in self.sweep or path in dict(leaves(self.settings)) or (any(by_variants) and all(by_variants))
 
     def cells(self) -> Iterator[Cell]:
-        # A published return is that of just these settings, at the end of training.
+        # A published return belongs to exactly these settings, at the end of training.
         set_here = [path for path, _ in leaves(merged(self.asked, self.settings)) if not path.startswith("eval.")]
         published = {} if any(path == "stop_at" or is_material(path) for path in set_here) else self.published
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
@@ -115,22 +116,22 @@ class Grid:
                 swept = dict(zip(self.sweep, values, strict=True))
                 settings = merged(self.settings, entry.settings, *(nested(path, v) for path, v in swept.items()))
                 config = self._config(target.name, entry.variant, settings)
-                label = "-".join(filter(None, [entry.label, *map(_in_a_word, swept, values)]))
+                label = "-".join(filter(None, [entry.label, *map(setting_label, swept, values)]))
                 yield Cell(config, label, published.get((target.name, entry.variant, label)))
 
     def _config(self, task: str, variant: str, own: Settings) -> Config:
-        """The config of a cell; what is wrong with --set alone is a SetError."""
+        """The config of a cell; a mistake of --set alone is a SetError."""
 
         def made(settings: Settings) -> Config:
             for given in FIXED & settings.keys():
-                hint = f": its variants say it, as variants: [{PPO}] or --variants {PPO}" if given == "algo" else ""
+                hint = f": choose it by variant, as variants: [{PPO}] or --variants {PPO}" if given == "algo" else ""
                 raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
             return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
 
         try:
             return made(merged(self.asked, own))
         except UserError as error:
-            made(own)  # raises what is wrong with the suite itself
+            made(own)  # raises if the mistake is the suite's
             refused_by = f" (variant {variant})" if isinstance(error, ConfigError) else ""
             raise SetError(f"--set: {str(error).removeprefix('settings: ')}{refused_by}") from None
 
@@ -140,7 +141,8 @@ def tasks_of(group: str) -> list[str]:
     return [task.name for task in benchmark_tasks() if group in (task.family, task.regime)] or [group]
 
 
-def _in_a_word(path: str, value: Any) -> str:
+def setting_label(path: str, value: Any) -> str:
+    """learner.blocks, 1 -> blocks-1"""
     return f"{path.rpartition('.')[2]}-{value}"
 
 
@@ -159,7 +161,7 @@ def leaves(settings: Settings, path: str = "") -> list[tuple[str, Any]]:
 
 
 def merged(*layers: Settings) -> dict[str, Any]:
-    """Nested settings, later ones on top."""
+    """Nested settings; later ones override earlier ones."""
     result: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
@@ -184,22 +186,22 @@ def make_suite(name: str, grids: Sequence[Grid]) -> Suite:
 
 
 def narrowed(
-    grids: Sequence[Grid],
-    tasks: Sequence[str] | None = None,
-    variants: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    settings: Settings | None = None,
-) -> list[Grid]:
-    """The grids with fewer tasks or variants, other seeds, or settings underneath the suite's own."""
+    grids: Sequence[Grid], tasks: Sequence[str] | None = None, variants: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None, settings: Settings | None = None,
+) -> list[Grid]:  # fmt: skip
+    """The grids with fewer tasks or variants, other seeds, or settings that the suite's own override."""
     for variant in variants or ():
         if variant not in (*VARIANTS, PPO):
-            raise ConfigError("variants", variant, f"must be among {', '.join((*VARIANTS, PPO))}")
-    wanted = None if tasks is None else {registry.lookup(name).name for group in tasks for name in tasks_of(group)}
+            raise ConfigError("variants", variant, f"must be one of {', '.join((*VARIANTS, PPO))}")
+
+    def names_of(groups: Sequence[str]) -> list[str]:
+        return [registry.lookup(name).name for group in groups for name in tasks_of(group)]
+
+    wanted = None if tasks is None else names_of(tasks)
     result = []
     for grid in grids:
         if wanted is not None:
-            names = (registry.lookup(name).name for group in grid.tasks for name in tasks_of(group))
-            grid = replace(grid, tasks=tuple(name for name in names if name in wanted))
+            grid = replace(grid, tasks=tuple(name for name in names_of(grid.tasks) if name in wanted))
         if variants is not None:
             entries = grid.variants or tuple(map(Entry, variants))
             grid = replace(grid, variants=tuple(entry for entry in entries if entry.variant in variants))
@@ -208,7 +210,7 @@ def narrowed(
         if grid.tasks and (grid.variants or variants is None):
             result.append(grid)
     if not result:
-        raise UserError("nothing is left of the suite with these --tasks and --variants")
+        raise UserError("no cell of the suite has these --tasks and --variants")
     for path, _ in leaves(settings or {}):
         if all(grid.sets(path) for grid in result):
             raise UserError(f"--set {path}: has no effect, the suite itself sets it everywhere")
@@ -217,13 +219,17 @@ def narrowed(
 
 # --- built-in suites ------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class BuiltIn:
+    about: str
+    grids: Sequence[Grid]
+
+
 LIMITED_TASKS = ("humanoid-run", "humanoid-walk", "h1-hurdle-v0", "h1-reach-v0")
 PLAYGROUND_TASKS = (
-    "G1JoystickFlatTerrain",
-    "G1JoystickRoughTerrain",
-    "T1JoystickFlatTerrain",
-    "T1JoystickRoughTerrain",
-)
+    "G1JoystickFlatTerrain", "G1JoystickRoughTerrain", "T1JoystickFlatTerrain", "T1JoystickRoughTerrain",
+)  # fmt: skip
 
 # Published final returns with one block: uniform replay, Sample Weight Decay.
 ONE_BLOCK = {
@@ -232,67 +238,45 @@ ONE_BLOCK = {
     "h1-hurdle-v0": (83.80, 101.09),
     "h1-reach-v0": (3018.97, 3529.44),
 }
+PUBLISHED = {
+    (task, variant, "blocks-1"): value
+    for task, values in ONE_BLOCK.items()
+    for variant, value in zip(("flashsac", "warpsac-l"), values, strict=True)
+}
 HORIZON_FACTORS = (0.25, 0.5, 1, 2, 4)
 FLOORS = (0.02, 0.05, 0.1, 0.2, 0.5)
 
 
-def _swd() -> list[Grid]:
-    published = {
-        (task, variant, "blocks-1"): value
-        for task, values in ONE_BLOCK.items()
-        for variant, value in zip(("flashsac", "warpsac-l"), values, strict=True)
-    }
-    variants = (Entry("flashsac"), Entry("warpsac-l"))
-    return [Grid(LIMITED_TASKS, variants, {"learner.blocks": (1, 2, 3)}, published=published)]
+def _in_both_regimes(path: str, limited: Sequence[Any], abundant: Sequence[Any]) -> tuple[Grid, ...]:
+    return (
+        Grid(LIMITED_TASKS, (Entry("warpsac-l"),), {path: limited}),
+        Grid(PLAYGROUND_TASKS, (Entry("warpsac-a"),), {path: abundant}),
+    )
 
 
-def _norm() -> list[Grid]:
-    variants = (Entry("warpsac-l"), Entry("warpsac-norm-off"), Entry("flashsac"))
-    return [Grid(PLAYGROUND_TASKS, variants, {"learner.blocks": (1, 2)})]
-
-
-def _critics() -> list[Grid]:
-    critics = {"learner.critics": (1, 2)}
-    return [
-        Grid(LIMITED_TASKS, (Entry("warpsac-l"),), critics),
-        Grid(PLAYGROUND_TASKS, (Entry("warpsac-a"),), critics),
-    ]
-
-
-def _horizon() -> list[Grid]:
-    def values(profile: str) -> tuple[int, ...]:
-        return tuple(round(PROFILES[profile].replay.decay_steps * factor) for factor in HORIZON_FACTORS)
-
-    return [
-        Grid(LIMITED_TASKS, (Entry("warpsac-l"),), {"replay.decay_steps": values("cpu")}),
-        Grid(PLAYGROUND_TASKS, (Entry("warpsac-a"),), {"replay.decay_steps": values("playground")}),
-    ]
-
-
-def _floor() -> list[Grid]:
-    return [
-        Grid(LIMITED_TASKS, (Entry("warpsac-l"),), {"replay.weight_floor": FLOORS}),
-        Grid(PLAYGROUND_TASKS, (Entry("warpsac-a"),), {"replay.weight_floor": FLOORS}),
-    ]
-
-
-@dataclass(frozen=True)
-class BuiltIn:
-    about: str
-    grids: Callable[[], list[Grid]]
-
-
-def _group(name: str, about: str) -> BuiltIn:
-    return BuiltIn(about, lambda: [Grid((name,))])
+def _horizons(profile: str) -> list[int]:
+    return [round(PROFILES[profile].replay.decay_steps * factor) for factor in HORIZON_FACTORS]
 
 
 BUILT_IN: dict[str, BuiltIn] = {
-    "limited": _group("limited", "all data-limited tasks"),
-    "abundant": _group("abundant", "all data-abundant tasks"),
-    **{family: _group(family, f"the {family} family") for family in EXTRAS},
-    "ablation-swd": BuiltIn("uniform replay or Sample Weight Decay, 1 to 3 blocks", _swd),
-    "ablation-norm": BuiltIn("weights renormalised, not renormalised, or no Sample Weight Decay; 1 or 2 blocks", _norm),
-    "ablation-critics": BuiltIn("one or two critics", _critics),
-    "ablation-horizon": BuiltIn("a quarter to four times the Sample Weight Decay horizon", _horizon),
-    "ablation-floor": BuiltIn("smallest weight of an old transition from 0.02 to 0.5", _floor),
-}
+    "limited": BuiltIn("all data-limited tasks", (Grid(("limited",)),)),
+    "abundant": BuiltIn("all data-abundant tasks", (Grid(("abundant",)),)),
+    **{family: BuiltIn(f"the {family} family", (Grid((family,)),)) for family in EXTRAS},
+    "ablation-swd": BuiltIn(
+        "uniform replay or Sample Weight Decay, 1 to 3 blocks",
+        (Grid(LIMITED_TASKS, (Entry("flashsac"), Entry("warpsac-l")), {"learner.blocks": (1, 2, 3)},
+              published=PUBLISHED),),
+    ),
+    "ablation-norm": BuiltIn(
+        "weights renormalised, not renormalised, or no Sample Weight Decay; 1 or 2 blocks",
+        (Grid(PLAYGROUND_TASKS, tuple(map(Entry, COMPARED["limited"])), {"learner.blocks": (1, 2)}),),
+    ),
+    "ablation-critics": BuiltIn("one or two critics", _in_both_regimes("learner.critics", (1, 2), (1, 2))),
+    "ablation-horizon": BuiltIn(
+        "a quarter to four times the Sample Weight Decay horizon",
+        _in_both_regimes("replay.decay_steps", _horizons("cpu"), _horizons("playground")),
+    ),
+    "ablation-floor": BuiltIn(
+        "smallest weight of an old transition from 0.02 to 0.5", _in_both_regimes("replay.weight_floor", FLOORS, FLOORS)
+    ),
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Suites from YAML files, and settings in YAML on the command line; docs/bench.md defines the format."""
+"""Suites from YAML files, and --set with YAML values; docs/bench.md defines the format."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from warpsac.bench.suite import DEFAULT_SEEDS, Entry, Grid, leaves, merged, nested
+from warpsac.bench.suite import DEFAULT_SEEDS, Entry, Grid, leaves, merged, nested, setting_label
 from warpsac.errors import UserError
-from warpsac.runs.files import in_words
+from warpsac.runs.files import read_text
 
 GRID_KEYS = ("tasks", "variants", "sweep", "settings", "profile", "seeds")
 FILE_KEYS = ("name", "grids")
@@ -20,13 +20,13 @@ ENTRY_KEYS = ("variant", "label", "settings")
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only; a key given twice is an error, and 1e-4 is a number (YAML 1.1 reads it as a text)."""
+    """Plain data only; a key given twice is an error, and 1e-4 is a number (text in YAML 1.1)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         for number, key in enumerate(keys):
             if key in keys[:number]:
-                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is there twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"'{key}' is given twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
@@ -47,23 +47,17 @@ def _load(text: str, where: str) -> Any:
         raise UserError(f"{where}: not YAML ({error})") from None
 
 
-def read_suite(path: Path) -> tuple[str, list[Grid]]:
+def read_suite(path: Path) -> tuple[str, Sequence[Grid]]:
     """The name and the grids of a suite file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not a text file") from None
-    except OSError as error:
-        raise UserError(f"{path}: {in_words(error)}") from None
-    data = _mapping(_load(text, str(path)), str(path), (*FILE_KEYS, *GRID_KEYS))
+    data = _mapping(_load(read_text(path), str(path)), str(path), (*FILE_KEYS, *GRID_KEYS))
     name = data.get("name", path.stem)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise UserError(f"{path}: name = {name!r}: must be a word of letters, digits, '-', '_' and '.'")
     if "grids" not in data:
         return name, [_grid({key: data[key] for key in data if key != "name"}, str(path))]
-    besides = sorted(set(data) & set(GRID_KEYS))
-    if besides:
-        raise UserError(f"{path}: {besides[0]} stands beside `grids`: move it into each of them")
+    misplaced = sorted(set(data) & set(GRID_KEYS))
+    if misplaced:
+        raise UserError(f"{path}: {misplaced[0]} stands next to `grids`: move it into each of them")
     if not isinstance(data["grids"], list) or not data["grids"]:
         raise UserError(f"{path}: grids must be a list of mappings")
     return name, [_grid(grid, f"{path}, grid {number}") for number, grid in enumerate(data["grids"], 1)]
@@ -86,7 +80,7 @@ def _mapping(data: Any, where: str, known: Sequence[str]) -> Mapping[str, Any]:
     for key in data:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            hint = f"did you mean {near[0]}?" if near else f"must be one of {', '.join(known)}"
             raise UserError(f"{where}: unknown key '{key}'; {hint}")
     return data
 
@@ -95,19 +89,21 @@ def _grid(data: Any, where: str) -> Grid:
     data = _mapping(data, where, GRID_KEYS)
     if "tasks" not in data:
         raise UserError(f"{where}: needs `tasks`, a list of tasks or families")
-    tasks = _words(data["tasks"], f"{where}: tasks")
-    listed = data.get("variants", [])
-    listed = listed if isinstance(listed, list) else [listed]
     profile = data.get("profile")
     if profile is not None and not isinstance(profile, str):
-        raise UserError(f"{where}: profile must be the name of one")
+        raise UserError(f"{where}: profile must be a name")
     return Grid(
-        tasks=tasks,
-        variants=tuple(_entry(item, f"{where}: variant {number}") for number, item in enumerate(listed, 1)),
+        tasks=_list_of(str, data["tasks"], f"{where}: tasks must be names"),
+        variants=tuple(
+            _entry(item, f"{where}: variant {number}")
+            for number, item in enumerate(_listed(data.get("variants", [])), 1)
+        ),
         sweep=_sweep(data.get("sweep", {}), f"{where}: sweep"),
         settings=_settings(data.get("settings", {}), f"{where}: settings"),
         profile=profile,
-        seeds=_seeds(data.get("seeds", list(DEFAULT_SEEDS)), f"{where}: seeds"),
+        seeds=_list_of(
+            int, data.get("seeds", list(DEFAULT_SEEDS)), f"{where}: seeds must be whole numbers, such as [1, 2, 3]"
+        ),
         where=where,
     )
 
@@ -117,9 +113,9 @@ def _entry(data: Any, where: str) -> Entry:
         return Entry(data)
     data = _mapping(data, where, ENTRY_KEYS)
     if not isinstance(data.get("variant"), str):
-        raise UserError(f"{where}: needs `variant`, the name of one")
+        raise UserError(f"{where}: needs `variant`, a name")
     settings = _settings(data.get("settings", {}), f"{where}: settings")
-    label = data.get("label", "-".join(f"{path.rpartition('.')[2]}-{value}" for path, value in leaves(settings)))
+    label = data.get("label", "-".join(setting_label(path, value) for path, value in leaves(settings)))
     if not isinstance(label, str | int | float):
         raise UserError(f"{where}: label must be a word")
     return Entry(data["variant"], settings, str(label))
@@ -134,7 +130,7 @@ def _settings(data: Any, where: str) -> dict[str, Any]:
     paths = [path for layer in layers for path, _ in leaves(layer)]
     for number, path in enumerate(paths):
         if any(f"{path}.".startswith(f"{other}.") or f"{other}.".startswith(f"{path}.") for other in paths[:number]):
-            raise UserError(f"{where}: {path} is there twice: leave one of them out")
+            raise UserError(f"{where}: {path} is given twice: leave one of them out")
     return merged(*layers)
 
 
@@ -147,15 +143,12 @@ def _sweep(data: Any, where: str) -> dict[str, list[Any]]:
     return dict(data)
 
 
-def _words(data: Any, where: str) -> tuple[str, ...]:
-    listed = data if isinstance(data, list) else [data]
-    if not listed or not all(isinstance(word, str) for word in listed):
-        raise UserError(f"{where} must be names")
-    return tuple(listed)
+def _listed(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else [data]
 
 
-def _seeds(data: Any, where: str) -> tuple[int, ...]:
-    listed = data if isinstance(data, list) else [data]
-    if not listed or any(not isinstance(seed, int) or isinstance(seed, bool) for seed in listed):
-        raise UserError(f"{where} must be whole numbers, such as [1, 2, 3]")
-    return tuple(listed)
+def _list_of(kind: type, data: Any, message: str) -> tuple[Any, ...]:
+    """One item or a list of them, all of exactly this type: a bool is no int."""
+    if not _listed(data) or any(type(item) is not kind for item in _listed(data)):
+        raise UserError(message)
+    return tuple(_listed(data))

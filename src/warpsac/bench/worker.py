@@ -1,48 +1,53 @@
-"""One program of a bench: trains some seeds of a cell, or goes on with them.
+"""One program of a bench: a process that trains, or resumes, some seeds of a cell. Both of its ends are here.
 
     python -m warpsac.bench.worker
 
-The first line of standard input says what to do; the rest of it never comes. When it ends, whoever started the
-program is gone, and it saves and ends like after SIGTERM: no bench, however killed, leaves programs behind.
-Exit codes are those of `warpsac train`, but for what may be had on another try: that has failed, and is no mistake.
+The program reads a `Request` from the first line of its standard input, which then stays open. When it closes, the
+bench is gone: the program saves and ends as after SIGTERM, so a killed bench leaves no programs behind. Its exit codes
+are those of `warpsac train`, except that what may succeed on another try counts as a failure, not as a mistake.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal
 
 from warpsac.bench.state import RunState, folder_of, state_of
 from warpsac.config.schema import Config
-from warpsac.config.validation import from_json, to_json
+from warpsac.config.validation import from_json
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
-from warpsac.runs import checkpoint, run_folder
+from warpsac.runs import run_folder
+from warpsac.runs.files import require_writable
 
-# A program whose bench was killed may still be saving: so long its runs are waited for.
+# A program that was asked to end may be writing a replay of several GB.
+GRACE = 600.0
+# So long a program waits for the runs of another whose bench was killed: it may still be saving.
 PATIENCE = 300.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Request:
-    """What one program is to do; plain data that travels to other processes and machines."""
+    """What one program is to do; plain data that is sent to other processes and machines."""
 
-    folder: str
-    """The cell's folder, which receives the run folders."""
-    config: str
-    """Its settings as JSON, with the seeds of this program."""
-    command: tuple[str, ...]
+    config: Config
+    """Settings of the cell, with the seeds of this program; `out` is the cell's folder."""
+    command: Sequence[str]
     """What the user typed, for the record."""
-    paths: tuple[str, ...] = ()
-    """Where modules of the user's own may lie."""
+    paths: Sequence[str]
+    """Where to find the user's own modules."""
 
     def to_line(self) -> bytes:
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
@@ -50,109 +55,168 @@ class Request:
 
 def make_request(folder: Path, config: Config, seeds: Sequence[int], command: Sequence[str]) -> Request:
     chosen = dataclasses.replace(config, seeds=tuple(seeds), out=str(folder), name=None)
-    return Request(str(folder), to_json(chosen), tuple(command), (os.getcwd(),))
+    return Request(chosen, command, (os.getcwd(),))
 
 
-class Part(NamedTuple):
-    """Runs that can be trained together."""
-
-    states: tuple[RunState, ...]
-    begun: bool
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(state.seed for state in self.states)
+# --- the bench's end
 
 
-def parts_of(states: Sequence[RunState]) -> list[Part]:
-    """What is left to do, put together as far as it can be.
+@dataclass(frozen=True)
+class Ended:
+    """How a try ended: done; failed by itself; refused, because of a mistake that every try would repeat; lost with its
+    process or machine; stopped, because it was asked to."""
 
-    Runs are gone on with together if they have a checkpoint of the same step, or none has any.
+    how: Literal["done", "failed", "refused", "lost", "stopped"]
+    reason: str = ""
+
+
+class Process:
+    """A running program, with its output in a log file to which each try is appended."""
+
+    def __init__(self, request: Request, log: Path, env: Mapping[str, str], where: str):
+        self._log = log
+        self._asked_to_end: float | None = None  # when
+        with require_writable(log):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            stream = open(log, "ab")  # noqa: SIM115 (closed below)
+        with stream:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            stream.write(f"--- {now} on {where}\n".encode())
+            stream.flush()
+            self._start = stream.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "warpsac.bench.worker"],
+                stdin=subprocess.PIPE,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **env},
+                start_new_session=True,  # Ctrl-C reaches the bench alone, which then asks its programs to end
+            )
+        assert self._process.stdin is not None
+        self._input = self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # it died at once: its exit code says so
+            self._input.write(request.to_line())
+            self._input.flush()
+
+    def poll(self) -> Ended | None:
+        """How it ended, if it has; killed if it takes too long after it was asked to end."""
+        code = self._process.poll()
+        if code is None:
+            if self._asked_to_end is not None and time.monotonic() > self._asked_to_end + GRACE:
+                self._process.kill()
+            return None
+        with contextlib.suppress(BrokenPipeError):
+            self._input.close()
+        if code == 0:
+            return Ended("done")
+        if self._asked_to_end is not None:
+            return Ended("stopped")
+        number = -code if code < 0 else code - 128
+        if number > 0:
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            return Ended("lost", f"ended by {name}" + (" (out of memory?)" if number == signal.SIGKILL else ""))
+        return Ended("refused" if code == UserError.exit_code else "failed", self._last_line() or f"exit code {code}")
+
+    def _last_line(self) -> str:
+        """The last line that this try printed."""
+        try:
+            with open(self._log, "rb") as stream:
+                stream.seek(max(self._start, os.fstat(stream.fileno()).st_size - 4096))
+                lines = stream.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip() for line in reversed(lines) if line.strip()), "").removeprefix("warpsac: ")
+
+    def ask_to_end(self) -> None:
+        if self._asked_to_end is None:
+            self._asked_to_end = time.monotonic()
+            self._process.terminate()
+
+
+# --- the program itself
+
+
+def parts_of(states: Sequence[RunState]) -> list[list[RunState]]:
+    """What is left to train, in as few parts as possible.
+
+    Runs are resumed together if they have a checkpoint of the same step, or none has any.
     """
     left = [state for state in states if state.status != "finished"]
-    saved = {state: set(checkpoint.steps(state.folder / run_folder.CHECKPOINTS)) for state in left}
-    fresh = [state for state in left if not (state.folder / run_folder.CONFIG).exists()]
-    begun = [state for state in left if state not in fresh]
-    unsaved = [state for state in begun if not saved[state]]
-    resumable = [state for state in begun if saved[state]]
-    groups = [(fresh, False), (unsaved, True)]
-    if resumable and set.intersection(*(saved[state] for state in resumable)):
-        groups.append((resumable, True))
-    else:
-        groups += [([state], True) for state in resumable]
-    return [Part(tuple(group), begun) for group, begun in groups if group]
+    saved = {state: set(state.saved) for state in left if state.begun}
+    resumable = [state for state in saved if saved[state]]
+    together = resumable and set.intersection(*(saved[state] for state in resumable))
+    parts = [
+        [state for state in left if not state.begun],
+        [state for state in saved if not saved[state]],
+        *([resumable] if together else [[state] for state in resumable]),
+    ]
+    return [part for part in parts if part]
 
 
-def run(folder: Path, config: Config) -> int:
+def run(config: Config) -> int:
     """Train what is left of the seeds; returns the exit code."""
     from warpsac.training import devices
     from warpsac.training import start as training
 
-    folders = {seed: folder_of(folder, config, seed) for seed in config.seeds}
+    folders = {seed: folder_of(Path(config.out), config, seed) for seed in config.seeds}
     _wait_until_free(list(folders.values()))
     for path in folders.values():
-        _clear_half_made(path)
+        _remove_half_made(path)
     devices.use_compilation_cache()
     for part in parts_of([state_of(path, seed) for seed, path in folders.items()]):
-        if part.begun:
-            outcome = training.resume([state.folder for state in part.states])
+        if part[0].begun:
+            outcome = training.resume([state.folder for state in part])
         else:
-            outcome = training.train(dataclasses.replace(config, seeds=part.seeds, out=str(folder), name=None))
+            outcome = training.train(dataclasses.replace(config, seeds=tuple(state.seed for state in part)))
         if outcome.signal:
             return 128 + outcome.signal
     return 0
 
 
 def _wait_until_free(folders: Sequence[Path]) -> None:
-    deadline, told = time.monotonic() + PATIENCE, False
-    while time.monotonic() < deadline:
-        held = [folder for folder in folders if run_folder.in_use(folder)]
-        if not held:
-            return
-        if not told:
-            print(f"{held[0]}: another process is training there; waiting until it has saved", flush=True)
-            told = True
+    deadline, announced = time.monotonic() + PATIENCE, False
+    while (held := next(filter(run_folder.in_use, folders), None)) and time.monotonic() < deadline:
+        if not announced:
+            print(f"{held}: another process is training in this folder; waiting until it has saved", flush=True)
+        announced = True
         time.sleep(0.1)
 
 
-def _clear_half_made(folder: Path) -> None:
-    """A program killed while it made its folder leaves one that is no run yet: a new one takes its place."""
+def _remove_half_made(folder: Path) -> None:
+    """Remove the folder of a program that was killed before its folder became a run."""
     if not folder.is_dir() or (folder / run_folder.CONFIG).exists():
         return
     leftovers = {run_folder.META, f".{run_folder.META}.tmp", f".{run_folder.CONFIG}.tmp"}
-    strange = sorted({path.name for path in folder.iterdir()} - leftovers)
-    if strange:
-        raise UserError(f"{folder}: not a run folder (it holds {strange[0]}, but no {run_folder.CONFIG}); move it away")
+    foreign = sorted({path.name for path in folder.iterdir()} - leftovers)
+    if foreign:
+        raise UserError(f"{folder}: not a run folder (it holds {foreign[0]}, but no {run_folder.CONFIG}); move it away")
     shutil.rmtree(folder)
 
 
 def _first_line() -> bytes:
-    """Read byte by byte: what a buffer would hold back, or lock, the watching thread could not see."""
+    """Read byte by byte: a buffer would take input away from the watching thread, or lock it out."""
     line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            break
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
         line += byte
     return line
 
 
-def _end_with_starter() -> None:
+def _end_with_bench() -> None:
     while os.read(0, 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
-    request = Request(**json.loads(_first_line()))
-    threading.Thread(target=_end_with_starter, daemon=True).start()
-    sys.argv = list(request.command)  # recorded with each run
-    sys.path += [path for path in request.paths if path not in sys.path]
+    request = json.loads(_first_line())
+    threading.Thread(target=_end_with_bench, daemon=True).start()
+    sys.argv = request["command"]  # recorded with each run
+    sys.path += [path for path in request["paths"] if path not in sys.path]
     try:
-        return run(Path(request.folder), from_json(request.config, "request"))
+        return run(from_json(json.dumps(request["config"]), "request"))
     except (UserError, TrainingStopped) as error:
-        told = error.in_a_bench() if isinstance(error, OtherSettings) else error
-        print(f"warpsac: {told}", file=sys.stderr)
+        message = error.in_a_bench() if isinstance(error, OtherSettings) else error
+        print(f"warpsac: {message}", file=sys.stderr)
         return TrainingStopped.exit_code if isinstance(error, NotNow) else error.exit_code
     except KeyboardInterrupt:
         return 130

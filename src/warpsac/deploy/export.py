@@ -110,7 +110,7 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
 # --- what is known of the run and its robot
 
 
-def _deployment(folder: run_folder.RunDir, step: int) -> tuple[Deployment | None, str]:
+def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
         found = registry.deployment(folder.config.task, folder.env, step // folder.env.num_envs)
@@ -123,7 +123,7 @@ def _deployment(folder: run_folder.RunDir, step: int) -> tuple[Deployment | None
     return found, known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
 
 
-def _training_run(folder: run_folder.RunDir, policy: LoadedPolicy) -> dict[str, Any]:
+def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:
     meta = folder.meta
     git = run_folder.part_of(meta, "git", dict)
     evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
@@ -144,7 +144,7 @@ def _training_run(folder: run_folder.RunDir, policy: LoadedPolicy) -> dict[str, 
     }
 
 
-def _simulator_settings(folder: run_folder.RunDir) -> dict[str, Any]:
+def _simulator_settings(folder: run_folder.RunFolder) -> dict[str, Any]:
     """Those that mean something to the task; all of them where the task is not known here."""
     try:
         family = registry.lookup(folder.config.task).family
@@ -197,7 +197,7 @@ def _seen_in_training(policy: LoadedPolicy) -> tuple[np.ndarray, np.ndarray]:
 
 
 def recorded_observations(
-    folder: run_folder.RunDir,
+    folder: run_folder.RunFolder,
     policy: LoadedPolicy,
     deployment: Deployment | None,
     act: Callable[[np.ndarray], np.ndarray],

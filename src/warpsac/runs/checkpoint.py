@@ -4,14 +4,13 @@
         policy.npz learner.npz interaction.npz replay.npz episodes.npz env.npz    a file for each group of named arrays
         manifest.json                                                             written last
 
-A folder is written under a temporary name, made durable and renamed, so a folder with the final name is
-complete. The manifest holds, for each file, its size and checksum and where each array lies in it, and a
-checksum of itself: a flipped bit anywhere is found. The files are plain uncompressed npz: numpy alone
-reads them. Numbers that numpy does not know (bfloat16) are stored as unsigned integers of the same bits,
-with their true name in the manifest.
+A folder is written under a temporary name, made durable and renamed, so a folder with the final name is complete. The
+manifest holds the size and checksum of each file, the offset of each array in it, and a checksum of itself: a flipped
+bit anywhere is found. The files are uncompressed npz, readable with numpy alone. Dtypes that numpy does not know
+(bfloat16) are stored as unsigned integers of the same bits, with their true name in the manifest.
 
-Why an own format: training runs on one host, errors must be found per file and be injectable in tests,
-and a replay of several GB must be written and read in one pass without a second copy in memory.
+Why its own format: training runs on one host, damage must be found per file, and a replay of several GB must be
+written and read in one pass without a second copy in memory.
 """
 
 from __future__ import annotations
@@ -33,17 +32,14 @@ from typing import Any, BinaryIO
 import ml_dtypes
 import numpy as np
 
-from warpsac.errors import TrainingStopped
-from warpsac.errors import UserError
-from warpsac.runs.files import free_name
-from warpsac.runs.files import in_words
-from warpsac.runs.files import sync_folder
+from warpsac.errors import TrainingStopped, UserError
+from warpsac.runs.files import free_name, in_words, sync_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 CHUNK = 16 << 20  # bytes written, read and checksummed at a time
 
-# ".old-" marks a checkpoint that a new one of the same step is just replacing; it still counts as one.
+# ".old-" marks a checkpoint that is being replaced by a new one of the same step; it still counts as one.
 _NAME = re.compile(r"(\.old-)?step_(\d{12,})")
 _TEMPORARY = ".tmp-"
 
@@ -64,45 +60,44 @@ class Checkpoint:
     step: int
     info: dict[str, Any]
     arrays: dict[str, dict[str, np.ndarray]]
-    """Group name -> array name -> array, for the groups that were asked for."""
+    """Group name -> array name -> array, of the requested groups."""
 
 
 # --- saving ---------------------------------------------------------------------------------------------
 
 
 def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[str, Any], keep: int) -> Path:
-    """Write the checkpoint of `step`, then remove all but the newest `keep`.
+    """Write the checkpoint of `step`, then remove all but the newest `keep`. Only the process that trains may call it.
 
-    `info` must survive JSON (tuples come back as lists). Raises CheckpointError with one line if it
-    cannot be written; then nothing of it is left behind and the older checkpoints are as they were.
+    `info` must survive JSON (tuples come back as lists). If it cannot be written, CheckpointError: nothing of it is
+    left behind, and the older checkpoints are as they were.
     """
     final = folder / f"step_{step:012d}"
     temporary = folder / f"{_TEMPORARY}{final.name}-{os.getpid()}"
     try:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(folder)
-            _check_space(folder, groups)
-            temporary.mkdir()
-            files = {f"{name}.npz": _write_arrays(temporary / f"{name}.npz", groups[name]) for name in groups}
-            manifest = {"format": FORMAT, "step": step, "info": dict(info), "files": files}
-            manifest = json.loads(json.dumps(manifest))  # as a reader will see it: {1: 2} is {"1": 2}
-            manifest["checksum"] = _manifest_checksum(manifest)
-            text = json.dumps(manifest, indent=1) + "\n"
-            _write_file(temporary / MANIFEST, lambda stream: stream.write(text.encode()))
-            sync_folder(temporary)
-            _move_into_place(temporary, final)
-        except OSError as error:
-            raise CheckpointError(_failure(folder, final, error)) from error
-    except BaseException:  # also an interruption: a partial folder is of no use to anybody
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob(f"{_TEMPORARY}*"):  # of a killed process
+            shutil.rmtree(leftover, ignore_errors=True)
+        _check_space(folder, groups)
+        temporary.mkdir()
+        files = {f"{name}.npz": _write_arrays(temporary / f"{name}.npz", groups[name]) for name in groups}
+        manifest = {"format": FORMAT, "step": step, "info": dict(info), "files": files}
+        manifest = json.loads(json.dumps(manifest))  # as a reader will see it: {1: 2} is {"1": 2}
+        manifest["checksum"] = _manifest_checksum(manifest)
+        text = json.dumps(manifest, indent=1) + "\n"
+        _write_file(temporary / MANIFEST, lambda stream: stream.write(text.encode()))
+        sync_folder(temporary)
+        _move_into_place(temporary, final)
+    except OSError as error:
+        raise CheckpointError(_failure(folder, final, error)) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # after a failure or an interruption
     prune(folder, keep)
     return final
 
 
 def _move_into_place(temporary: Path, final: Path) -> None:
-    """Rename; a checkpoint of the same step steps back first and is removed by the pruning."""
+    """Rename; an earlier checkpoint of the same step is renamed first, and pruned later."""
     if final.exists():
         old = final.with_name(f".old-{final.name}")
         if old.exists():
@@ -142,10 +137,7 @@ def _size(count: float) -> str:
 
 
 class _Checksummed:
-    """A stream that can only be appended to, and knows its length and checksum.
-
-    Having no seek() it makes zipfile write strictly forward, so one pass over the data is enough.
-    """
+    """A stream that counts and checksums what is written. Without seek(), zipfile writes in one forward pass."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
@@ -163,7 +155,7 @@ class _Checksummed:
 
 
 def _write_file(path: Path, produce: Callable[[_Checksummed], object]) -> tuple[int, int]:
-    """Every byte of a checkpoint goes through here: write, make durable; size and checksum."""
+    """Write a file of a checkpoint and make it durable; its size and checksum."""
     with open(path, "xb") as raw:
         stream = _Checksummed(raw)
         produce(stream)
@@ -195,16 +187,12 @@ def _write_arrays(path: Path, arrays: Arrays) -> dict[str, Any]:
 
 
 def _stored_dtype(dtype: np.dtype, name: str) -> np.dtype:
-    """What a dtype is written as: itself, or unsigned integers of the same bits."""
+    """The dtype in the file: the same, or unsigned integers of the same bits."""
     if dtype.isbuiltin != 2 and dtype.kind in "biufc" and dtype.isnative:  # 2: registered by another package
         return dtype
     if dtype.kind == "V" and hasattr(ml_dtypes, dtype.name):
         return np.dtype(f"uint{8 * dtype.itemsize}")
     raise TypeError(f"array {name}: {dtype} cannot be kept in a checkpoint")
-
-
-def _true_dtype(name: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def _manifest_checksum(manifest: Mapping[str, Any]) -> int:
@@ -231,26 +219,19 @@ def _step_of(path: Path) -> int:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, in ascending order; nothing is verified."""
+    """The steps that have a checkpoint, in ascending order; not verified."""
     return sorted({_step_of(path) for path in _candidates(folder)})
 
 
 def any_complete(folder: Path) -> bool:
-    """Whether some checkpoint has all its files: of a run that was copied, the policy may be all that is left."""
+    """Whether any checkpoint has all its files; a copied run may have its policy only."""
     return any(_looks_complete(path) for path in _candidates(folder))
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process left half written. Only the one process that writes may do this."""
-    for path in folder.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` complete checkpoints; a visibly damaged one neither counts nor goes.
+    """Remove all but the newest `keep` complete checkpoints; a visibly damaged one neither counts nor is removed.
 
-    A folder is renamed before it is emptied: a process killed in the middle leaves a temporary folder,
-    not a damaged checkpoint.
+    A folder is renamed before it is emptied: a killed process leaves a temporary folder, not a damaged checkpoint.
     """
     complete = [path for path in _candidates(folder) if _looks_complete(path)]
     names = {path.name for path in complete}
@@ -267,9 +248,8 @@ def prune(folder: Path, keep: int) -> None:
 def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
     """Rename the checkpoints newer than this one to set-aside-step_..., and return the new paths.
 
-    For the process that goes on training from `checkpoint`: its coming saves then find their names free,
-    and these neither count as kept nor are removed. They need not be damaged: a good one is among them where
-    another seed has none of that step.
+    For the process that resumes from `checkpoint`: the names are free for its own saves, and the renamed ones neither
+    count as kept nor are removed. They need not be damaged: another seed may have none of that step.
     """
     order = _candidates(checkpoint.path.parent)
     moved = []
@@ -287,15 +267,11 @@ def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
 
 
 def newest_good(
-    folder: Path,
-    groups: Iterable[str] | None = None,
-    report: Callable[[str], None] = print,
-    up_to: int | None = None,
+    folder: Path, groups: Iterable[str] | None = None, report: Callable[[str], None] = print, up_to: int | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint whose asked-for groups are intact, or None; each damaged one is reported.
+    """The newest checkpoint (of step `up_to` or earlier) whose groups are intact, or None; reports damaged ones.
 
-    With `up_to`, the newest of that step or an earlier one. Reads only: safe while another process is
-    training in the same folder.
+    Only reads: safe while another process is training in the folder.
     """
     wanted = None if groups is None else tuple(groups)
     for path in reversed(_candidates(folder)):
@@ -309,7 +285,7 @@ def newest_good(
 
 
 def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
-    """Read and verify the groups (default: all that were saved); DamagedCheckpoint if any is not intact."""
+    """Read and verify the groups (default: all); DamagedCheckpoint if any is not intact."""
     try:
         manifest = _read_manifest(path)
         files = manifest["files"]
@@ -342,7 +318,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Read and verify one file in a single pass, each array straight into the memory it will live in."""
+    """Read and verify one file in a single pass, each array directly into its own memory."""
     size = path.stat().st_size
     if size != entry["size"]:
         wrong = f"{path.name} has {size:,} bytes instead of {entry['size']:,}"
@@ -351,7 +327,7 @@ def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
     with open(path, "rb") as stream:
         position = checksum = 0
         for name, array in entry["arrays"].items():
-            dtype = _true_dtype(array["dtype"])
+            dtype = np.dtype(getattr(ml_dtypes, array["dtype"], array["dtype"]))
             content = np.empty(math.prod(array["shape"]) * dtype.itemsize, np.uint8)
             checksum = _checksum_of(stream, bytearray(array["offset"] - position), checksum)
             checksum = _checksum_of(stream, content, checksum)
@@ -373,7 +349,7 @@ def _checksum_of(stream: BinaryIO, target: Any, checksum: int) -> int:
 
 
 def _looks_complete(path: Path) -> bool:
-    """Manifest intact and every file there with its size: what can be told without reading it all."""
+    """Whether the manifest is intact and every file has its size: what can be checked without reading it all."""
     try:
         files = _read_manifest(path)["files"]
         return all((path / name).stat().st_size == entry["size"] for name, entry in files.items())

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from warpsac.config.schema import Config
-from warpsac.errors import TrainingStopped
-from warpsac.runs.files import in_words
-from warpsac.runs.files import write_atomically
+from warpsac.runs.files import stop_if_unwritable, write_atomically
 
 LINE, REFERENCE, INK = "#1f6feb", "#c2410c", "#334155"
 FAR = 2.0  # heights of the curve
@@ -26,16 +24,12 @@ def is_near(reference: float, low: np.ndarray, high: np.ndarray) -> bool:
 
 
 def write_curve(
-    path: Path,
-    evaluations: Sequence[Mapping[str, float]],
-    config: Config,
-    best_known: float | None = None,
+    path: Path, evaluations: Sequence[Mapping[str, float]], config: Config, best_known: float | None = None
 ) -> None:
     """Evaluation return over environment steps, with a band of one standard deviation over episodes.
 
-    `evaluations` are rows as `rowfiles.read_evaluations` gives them, `best_known` is drawn as a dashed line where the
-    curve comes near, else only told.
-    The picture is replaced at once, so a viewer never sees half of it.
+    `evaluations` are those of `rowfiles.read_evaluations`. `best_known` is drawn as a dashed line where the curve
+    comes near, otherwise only written. The picture is replaced atomically.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -48,8 +42,7 @@ def write_curve(
     figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     axes.fill_between(steps, mean - spread, mean + spread, color=LINE, alpha=0.15, linewidth=0)
-    few = len(steps) <= 60  # a mark for each evaluation as long as they can be told apart
-    mark = "o" if few else None
+    mark = "o" if len(steps) <= 60 else None  # more marks would run into each other
     axes.plot(steps, mean, color=LINE, linewidth=1.8, marker=mark, markersize=3.5, clip_on=False)
     if best_known is not None:
         near = is_near(best_known, mean - spread, mean + spread)
@@ -77,7 +70,5 @@ def write_curve(
 
     picture = io.BytesIO()
     FigureCanvasAgg(figure).print_png(picture)
-    try:
+    with stop_if_unwritable(path):
         write_atomically(path, picture.getvalue())
-    except OSError as error:
-        raise TrainingStopped(f"cannot write {path} ({in_words(error)})") from error

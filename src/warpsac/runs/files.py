@@ -1,10 +1,13 @@
-"""Writing files so that a reader, or a power cut, sees the old content or the new one and nothing between."""
+"""Atomic writes, file locks, and errors of the system as one-line messages."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from warpsac.errors import TrainingStopped, UserError
 
 try:
     import fcntl
@@ -12,14 +15,17 @@ except ImportError:  # no file locks on this system
     fcntl = None  # type: ignore[assignment]
 
 
+# --- locks
+
+
 class Held(Exception):
     """Another process holds the lock."""
 
 
 def lock_file(path: Path) -> int | None:
-    """Lock a file (made if need be) until the returned descriptor is closed or the process ends.
+    """Lock a file (created if need be) until the returned descriptor is closed or the process ends.
 
-    None where there are no locks: then nobody is kept out.
+    None where locks are not supported: then no process is kept out.
     """
     if fcntl is None:
         return None
@@ -34,6 +40,26 @@ def lock_file(path: Path) -> int | None:
     return descriptor
 
 
+def is_locked(path: Path) -> bool:
+    """Whether another process of this machine holds the lock. A process that asks about its own lock loses it."""
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError | PermissionError)
+    finally:
+        os.close(descriptor)
+    return False
+
+
+# --- writing
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder (created, renamed, removed files) survive a power cut."""
     if os.name == "nt":
@@ -46,17 +72,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace the file by `data`: written beside it under another name, made durable, then renamed."""
-    beside = path.with_name(f".{path.name}.tmp")
+    """Replace a file durably: a reader, or a power cut, sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(beside, "wb") as stream:
+        with open(temporary, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, path)
+        os.replace(temporary, path)
     except OSError:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise
     sync_folder(path.parent)
 
@@ -70,7 +96,38 @@ def free_name(path: Path) -> Path:
     return candidate
 
 
+# --- errors
+
+
 def in_words(error: OSError) -> str:
-    """What the system said, without the path and the number, to go on inside a sentence."""
+    """The system's reason without path and number, to continue a sentence."""
     text = error.strerror or str(error) or type(error).__name__
     return text[:1].lower() + text[1:]
+
+
+@contextlib.contextmanager
+def require_writable(path: Path) -> Iterator[None]:
+    """An OSError within is a mistake of the user: wrong folder, no permission."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {in_words(error)}") from error
+
+
+@contextlib.contextmanager
+def stop_if_unwritable(path: Path) -> Iterator[None]:
+    """An OSError within ends training: full or failing disk."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingStopped(f"cannot write {path} ({in_words(error)})") from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a user named; a UserError if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not a text file") from None
+    except OSError as error:
+        raise UserError(f"{path}: {in_words(error)}") from None

@@ -1,11 +1,11 @@
-"""The rows of a run as two append-only files: metrics.jsonl, and evaluations.csv for the evaluations among them.
+"""The rows of a run: metrics.jsonl, append-only, and evaluations.csv, a table of the evaluations among them.
 
-A row is {"step": environment steps, "kind": "train" or "eval", "loss/critic": ..., ...}. A metric that is
-not known is absent, never 0 or null; a non-finite number is written as a string ("nan", "inf", "-inf") and
-read back as the number. Keys that start with "time/" are wall-clock; all others are reproducible.
+A row is {"step": environment steps, "kind": "train" or "eval", "loss/critic": ..., ...}. An unknown metric is
+absent, never 0 or null; a non-finite number is written as a string ("nan", "inf", "-inf") and read back as the
+number. Keys that start with "time/" are wall-clock; all others are reproducible.
 
-A line without its line end is a line that a killed process left half written: readers skip it and a resume
-sets it aside.
+metrics.jsonl is the record; evaluations.csv is derived from it after each evaluation and at a resume. A line without
+its line end was cut off when the process was killed: readers skip it and a resume sets it aside.
 """
 
 from __future__ import annotations
@@ -16,15 +16,12 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsac.errors import TrainingStopped
 from warpsac.errors import UserError
-from warpsac.runs.files import in_words
-from warpsac.runs.files import sync_folder
-from warpsac.runs.files import write_atomically
+from warpsac.runs.files import require_writable, stop_if_unwritable, sync_folder, write_atomically
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.csv"
 WALL_CLOCK_PREFIX = "time/"
@@ -50,141 +47,106 @@ def reproducible(row: Mapping[str, Any]) -> Row:
 
 
 class RowFiles:
-    """The two files of a run folder, as the process that trains in it writes them."""
+    """The two files of a run folder, written by the one process that trains in it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._open: dict[str, int] = {}  # descriptors by file name
-        self._columns: list[str] | None = None
-
-    # --- writing
+        self._metrics: int | None = None  # descriptor
+        self._evaluations: list[Row] | None = None  # all of the run, once one was written
 
     def append(self, row: Mapping[str, Any]) -> Row:
-        """Write a row and return it in plain numbers.
+        """Write a row and return it in plain numbers; TrainingStopped if it cannot be written.
 
-        It is with the system when this returns (it survives a killed process); `sync` makes it survive a power
-        cut. Raises TrainingStopped if it cannot be written.
+        The row survives a killed process when this returns; `sync` makes it survive a power cut.
         """
-        plain = {key: _plain(value) for key, value in row.items() if value is not None}
-        text = {key: str(v) if isinstance(v, float) and not math.isfinite(v) else v for key, v in plain.items()}
-        self._append(METRICS, json.dumps(text, allow_nan=False) + "\n")
+        plain = {k: v.item() if hasattr(v, "item") else v for k, v in row.items() if v is not None}
+        with stop_if_unwritable(self.folder / METRICS):
+            if self._metrics is None:
+                self._metrics = os.open(self.folder / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            _write(self._metrics, _line_of(plain))
         if plain.get("kind") == "eval":
-            self._append_evaluation(plain)
+            if self._evaluations is None:
+                self._evaluations = _evaluation_rows(self.folder)
+            else:
+                self._evaluations.append(plain)
+            with stop_if_unwritable(self.folder / EVALUATIONS):
+                self._write_table(self._evaluations)
         return plain
 
-    def _append_evaluation(self, row: Row) -> None:
-        if self._columns is None:
-            self._columns = self._header().strip().split(",")
-        if self._columns == [""]:
-            self._columns = _columns_of(row)
-            self._append(EVALUATIONS, ",".join(self._columns) + "\n")
-        self._append(EVALUATIONS, _evaluation_line(row, self._columns))
-
-    def _append(self, name: str, text: str) -> None:
-        try:
-            if name not in self._open:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-                self._open[name] = os.open(self.folder / name, flags, 0o666)
-            _write(self._open[name], text.encode())
-        except OSError as error:
-            raise TrainingStopped(f"cannot write {self.folder / name} ({in_words(error)})") from error
+    def _write_table(self, evaluations: Sequence[Row]) -> None:
+        """Make evaluations.csv the table of these rows; its columns are those of the first."""
+        path = self.folder / EVALUATIONS
+        columns = [name for name, key in EVALUATION_COLUMNS.items() if evaluations and key in evaluations[0]]
+        cells = [[str(row.get(EVALUATION_COLUMNS[name], "")) for name in columns] for row in evaluations]
+        text = "".join(",".join(line) + "\n" for line in ([columns, *cells] if cells else []))
+        if text.encode() != (path.read_bytes() if path.exists() else b""):
+            write_atomically(path, text.encode())
 
     def sync(self) -> None:
         """Make all rows so far survive a power cut; called before a checkpoint that relies on them."""
-        try:
-            for descriptor in self._open.values():
-                os.fsync(descriptor)
+        with stop_if_unwritable(self.folder):
+            if self._metrics is not None:
+                os.fsync(self._metrics)
             sync_folder(self.folder)
-        except OSError as error:
-            raise TrainingStopped(f"cannot write to {self.folder} ({in_words(error)})") from error
 
     def close(self) -> None:
-        for descriptor in self._open.values():
-            os.close(descriptor)
-        self._open.clear()
-        self._columns = None
+        if self._metrics is not None:
+            os.close(self._metrics)
+        self._metrics = self._evaluations = None
 
-    # --- taking back
+    # --- at a resume
 
     def set_aside_after(self, step: int) -> None:
-        """Move the rows beyond `step`, and half-written or unreadable lines, to set_aside/."""
-        self._move(lambda line: _json_step(line) <= step, lambda line: _csv_step(line) <= step)
+        """Move the rows beyond `step`, and cut-off or unreadable lines, to set_aside/."""
+        self._keep(lambda line: _step_of(line) <= step)
 
     def has_evaluation(self, step: int) -> bool:
-        """Whether both files have the evaluation of that step."""
-        rows, table = (self.folder / name for name in (METRICS, EVALUATIONS))
-        return (
-            rows.exists()
-            and table.exists()
-            and any(_is_evaluation(line, step) for line in _lines(rows))
-            and any(line.endswith("\n") and _csv_step(line) == step for line in _lines(table))
-        )
+        path = self.folder / METRICS
+        return path.exists() and any(_is_evaluation(line, step) for line in _lines(path))
 
     def set_evaluation_aside(self, step: int) -> None:
-        """Move what there is of the evaluation of that step to set_aside/."""
-        self._move(lambda line: not _is_evaluation(line, step), lambda line: _csv_step(line) != step)
+        """Move the evaluation of that step, if there is one, to set_aside/."""
+        self._keep(lambda line: not _is_evaluation(line, step))
 
-    def _move(self, row_stays: Callable[[str], bool], evaluation_stays: Callable[[str], bool]) -> None:
+    def _keep(self, wanted: Callable[[str], bool]) -> None:
         self.close()
-        try:
-            self._move_lines(METRICS, "", row_stays)
-            header = self._header()
-            if header:
-                self._move_lines(EVALUATIONS, header, lambda line: line == header or evaluation_stays(line))
-            else:  # nothing in the table can be read
-                self._move_lines(EVALUATIONS, header, lambda line: False)
-                self._write_evaluations_again()
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be written: {in_words(error)}") from error
+        with require_writable(self.folder):
+            if not (self.folder / METRICS).exists():
+                self._restore_rows()
+            self._move_lines(wanted)
+            self._write_table(_evaluation_rows(self.folder))
 
-    def _write_evaluations_again(self) -> None:
-        rows = [row for row in read_metrics(self.folder) if row.get("kind") == "eval"]
+    def _restore_rows(self) -> None:
+        """A folder that was copied without its rows: its evaluations are rows again."""
+        rows = [
+            {"kind": "eval"} | {key: found[name] for name, key in EVALUATION_COLUMNS.items() if name in found}
+            for found in read_evaluations(self.folder)
+        ]
         if rows:
-            columns = _columns_of(rows[0])
-            lines = [",".join(columns) + "\n", *(_evaluation_line(row, columns) for row in rows)]
-            write_atomically(self.folder / EVALUATIONS, _encode("".join(lines)))
+            write_atomically(self.folder / METRICS, b"".join(map(_line_of, rows)))
 
-    def _header(self) -> str:
-        """The first line of evaluations.csv; empty as long as it is not completely written, or if it is none."""
-        path = self.folder / EVALUATIONS
-        header = next(_lines(path), "") if path.exists() else ""
-        sound = header.endswith("\n") and set(header.strip().split(",")) <= set(EVALUATION_COLUMNS)
-        return header if sound else ""
+    def _move_lines(self, wanted: Callable[[str], bool]) -> None:
+        """Two renames: first the unwanted lines appear in set_aside/, then they vanish from metrics.jsonl.
 
-    def _move_lines(self, name: str, header: str, stays: Callable[[str], bool]) -> None:
-        """Two renames: first the moved lines appear in set_aside/, then they vanish from the file.
-
-        Killed in between, the next call finds that the lines to move are what was moved last, and only
-        makes up for the second rename: nothing is lost and nothing is there twice.
+        If the process is killed in between, the next call finds that the lines to move are what was moved last, and
+        only makes up for the second rename: no line is lost or duplicated.
         """
-        path = self.folder / name
+        path = self.folder / METRICS
         if not path.exists():
             return
         kept: list[str] = []
         moved: list[str] = []
         for line in _lines(path):
-            (kept if line.endswith("\n") and stays(line) else moved).append(line)
+            (kept if line.endswith("\n") and wanted(line) else moved).append(line)
         if not moved:
             return
-        folder = aside_folder(self.folder)
-        stem, suffix = os.path.splitext(name)
-        count = 1
-        while (folder / f"{stem}-{count}{suffix}").exists():
+        folder, count = aside_folder(self.folder), 1
+        while (folder / f"metrics-{count}.jsonl").exists():
             count += 1
-        aside = _encode(header + "".join(moved))
-        last = folder / f"{stem}-{count - 1}{suffix}"
+        aside, last = _encode(moved), folder / f"metrics-{count - 1}.jsonl"
         if not (last.exists() and last.read_bytes() == aside):
-            write_atomically(folder / f"{stem}-{count}{suffix}", aside)
-        write_atomically(path, _encode("".join(kept)))
-
-
-def _columns_of(first: Row) -> list[str]:
-    """The columns of evaluations.csv, decided by the first evaluation."""
-    return [name for name, key in EVALUATION_COLUMNS.items() if key in first]
-
-
-def _evaluation_line(row: Row, columns: list[str]) -> str:
-    return ",".join(str(row.get(EVALUATION_COLUMNS[name], "")) for name in columns) + "\n"
+            write_atomically(folder / f"metrics-{count}.jsonl", aside)
+        write_atomically(path, _encode(kept))
 
 
 def aside_folder(run: Path) -> Path:
@@ -192,6 +154,11 @@ def aside_folder(run: Path) -> Path:
     folder = run / "set_aside"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _line_of(row: Row) -> bytes:
+    text = {key: str(v) if isinstance(v, float) and not math.isfinite(v) else v for key, v in row.items()}
+    return json.dumps(text, allow_nan=False).encode() + b"\n"
 
 
 def _write(descriptor: int, data: bytes) -> None:
@@ -206,15 +173,6 @@ def _write(descriptor: int, data: bytes) -> None:
         raise
 
 
-def _plain(value: Any) -> Any:
-    """A Python number, string or bool for whatever scalar was measured."""
-    return value.item() if hasattr(value, "item") else value
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")  # the counterpart of `_lines`: damaged bytes stay as they are
-
-
 # --- reading --------------------------------------------------------------------------------------------
 
 
@@ -223,42 +181,35 @@ def _lines(path: Path) -> Iterator[str]:
         yield from stream
 
 
-def _json_step(line: str) -> float:
-    """The step of a row; infinite for a line that is no row: it never counts as before a checkpoint."""
+def _encode(lines: Sequence[str]) -> bytes:
+    return "".join(lines).encode("utf-8", "surrogateescape")  # the counterpart of `_lines`: damaged bytes stay
+
+
+def _step_of(line: str) -> float:
+    """The step of a row; infinite for a line that is not a row: it is never before a checkpoint."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, TypeError, KeyError):
         return math.inf
 
 
-def _csv_step(line: str) -> float:
-    try:
-        return float(line.split(",")[0])
-    except ValueError:
-        return math.inf
-
-
 def _is_evaluation(line: str, step: int) -> bool:
-    return line.endswith("\n") and _json_step(line) == step and json.loads(line).get("kind") == "eval"
+    return line.endswith("\n") and _step_of(line) == step and json.loads(line).get("kind") == "eval"
 
 
 def _parse_row(line: str) -> Row:
-    """A row of metrics; a ValueError for a line that is none."""
+    """A row of metrics; a ValueError for any other line."""
     row = json.loads(line)
     if not isinstance(row, dict):
         raise ValueError("not an object")
-    if 'nan"' in line or 'inf"' in line:  # most rows have none, and need no second look at each value
+    if 'nan"' in line or 'inf"' in line:  # few rows have any: the others need no second pass over their values
         row = {key: float(value) if value in ("nan", "inf", "-inf") else value for key, value in row.items()}
     return row
 
 
-def _file_of(path: Path | str, name: str) -> Path:
-    return Path(path) / name if Path(path).is_dir() else Path(path)
-
-
 def read_metrics(path: Path | str) -> list[Row]:
     """The rows of a run (folder or file), in the order written; none if it has not logged yet."""
-    file, rows = _file_of(path, METRICS), []
+    file, rows = Path(path) / METRICS if Path(path).is_dir() else Path(path), []
     if not file.exists():
         return []
     for number, line in enumerate(_lines(file), 1):
@@ -271,19 +222,27 @@ def read_metrics(path: Path | str) -> list[Row]:
     return rows
 
 
+def _evaluation_rows(folder: Path) -> list[Row]:
+    return [row for row in read_metrics(folder) if row.get("kind") == "eval"]
+
+
 def read_evaluations(path: Path | str) -> list[dict[str, float]]:
-    """The evaluations of a run (folder or file), by column; a value that is not known is absent."""
-    file = _file_of(path, EVALUATIONS)
+    """The evaluations of a run (folder or file), by column; an unknown value is absent.
+
+    Of a folder without evaluations.csv, those in its rows.
+    """
+    file = Path(path) / EVALUATIONS if Path(path).is_dir() else Path(path)
     if not file.exists():
-        return []
+        rows = _evaluation_rows(file.parent)
+        return [{name: row[key] for name, key in EVALUATION_COLUMNS.items() if key in row} for row in rows]
     text = "".join(line for line in _lines(file) if line.endswith("\n"))
-    rows = []
+    evaluations = []
     for number, cells in enumerate(csv.DictReader(io.StringIO(text)), 2):
         try:
-            rows.append({
+            evaluations.append({
                 name: int(cell) if name in ("step", "episodes") else float(cell)
                 for name, cell in cells.items() if cell != ""
             })  # fmt: skip
         except (ValueError, TypeError):
             raise UserError(f"{file}, line {number}: not an evaluation") from None
-    return rows
+    return evaluations

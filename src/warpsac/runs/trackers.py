@@ -1,4 +1,4 @@
-"""Where rows go besides the run folder's own files: TensorBoard and Weights & Biases, imported when used."""
+"""TensorBoard and Weights & Biases, which receive the rows too; imported when used."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Tracker(Protocol):
 
 
 def require_trackers(config: Config) -> None:
-    """Say before training that an asked-for tracker is not installed, not at the first row."""
+    """Refuse a tracker that is not installed before training starts, not at the first row."""
     if config.log.wandb and importlib.util.find_spec("wandb") is None:
         raise UserError("log.wandb needs the wandb package: pip install 'warpsac[wandb]'")
 
 
 def open_trackers(path: Path, config: Config, created: str, resumed_at: int | None) -> list[Tracker]:
-    """The trackers of a run folder; `created` tells runs of one name apart, `resumed_at` is a step."""
+    """The trackers of a run folder; `created` distinguishes runs of one name, `resumed_at` is a step."""
     trackers: list[Tracker] = []
     if config.log.tensorboard:
         trackers.append(_TensorBoard(path, resumed_at))
@@ -39,10 +39,9 @@ class _TensorBoard:
     def __init__(self, path: Path, resumed_at: int | None):
         from tensorboardX import SummaryWriter
 
-        # TensorBoard then drops what the interrupted process had written beyond the checkpoint.
-        purge = None if resumed_at is None else resumed_at + 1
+        purge = None if resumed_at is None else resumed_at + 1  # hides what was written beyond the checkpoint
         folder = path / "tensorboard"
-        # Names are made from the second: without a number, a quick resume would write over the first file.
+        # Event files are named by the second: without a number, a quick resume would overwrite the first one.
         number = len(list(folder.glob("events*")))
         self._writer = SummaryWriter(str(folder), purge_step=purge, filename_suffix=f".{number}")
 
@@ -59,16 +58,11 @@ class _Wandb:
     def __init__(self, path: Path, config: Config, created: str):
         import wandb
 
-        # The same id again after a resume: its rows then continue the same W&B run.
+        # The same id after a resume continues the same W&B run; create_new: one W&B run per seed in one process.
         self._run = wandb.init(
-            project=config.log.wandb_project,
-            name=path.name,
-            id=re.sub(r"\W+", "-", f"{path.name}-{created}"),
-            dir=str(path),
-            config=dataclasses.asdict(config),
-            resume="allow",
-            reinit="create_new",  # one W&B run per seed, several in one process
-        )
+            project=config.log.wandb_project, name=path.name, id=re.sub(r"\W+", "-", f"{path.name}-{created}"),
+            dir=str(path), config=dataclasses.asdict(config), resume="allow", reinit="create_new",
+        )  # fmt: skip
         self._run.define_metric("*", step_metric="step")
 
     def log(self, row: Mapping[str, Any]) -> None:

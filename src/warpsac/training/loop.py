@@ -23,7 +23,7 @@ from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped
 from warpsac.runs import checkpoint, curve, rowfiles
 from warpsac.runs.policy import portable_spec
-from warpsac.runs.run_folder import RunDir, resume_command
+from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
 from warpsac.training.display import Display
 from warpsac.training.signals import Interrupted, StopSignals
@@ -49,7 +49,7 @@ class Outcome:
 class Loop:
     """All seeds of one run."""
 
-    def __init__(self, config: Config, driver: Driver, runs: list[RunDir], display: Display, task: Task | None):
+    def __init__(self, config: Config, driver: Driver, runs: list[RunFolder], display: Display, task: Task | None):
         self.config, self.driver, self.runs, self.display, self.task = config, driver, runs, display, task
         self.seconds_before = 0.0  # of earlier processes, where the run was resumed
         self._started = time.monotonic()
@@ -222,13 +222,13 @@ class Loop:
                 what += f"; its minibatch is in {path}"
             raise self._not_finite(run, what)
 
-    def _require_finite_parameters(self, run: RunDir, arrays: dict[str, np.ndarray]) -> None:
+    def _require_finite_parameters(self, run: RunFolder, arrays: dict[str, np.ndarray]) -> None:
         """The last update may have spoiled what no loss has seen yet: a checkpoint of it would be of no use."""
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise self._not_finite(run, f"{name} is not finite")
 
-    def _not_finite(self, run: RunDir, what: str) -> TrainingStopped:
+    def _not_finite(self, run: RunFolder, what: str) -> TrainingStopped:
         steps = checkpoint.steps(run.checkpoints)
         kept = f"the last good checkpoint is at step {steps[-1]:,}" if steps else "no checkpoint was made yet"
         setting = self.driver.algorithm.rate_setting

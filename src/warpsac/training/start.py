@@ -18,7 +18,7 @@ from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import checkpoint, run_folder
 from warpsac.runs.checkpoint import Checkpoint
-from warpsac.runs.run_folder import RunDir, resume_command
+from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import devices
 from warpsac.training.configure import require_effect
 from warpsac.training.display import Display
@@ -59,7 +59,7 @@ def resume(
             return loop.run()
 
 
-def _common_config(runs: Sequence[RunDir], stop_at: int | None, time_budget: float | None) -> Config:
+def _common_config(runs: Sequence[RunFolder], stop_at: int | None, time_budget: float | None) -> Config:
     base = runs[0].config
     for run in runs[1:]:
         # Seeds that were resumed alone for a while may have been given different ends.
@@ -74,7 +74,7 @@ def _common_config(runs: Sequence[RunDir], stop_at: int | None, time_budget: flo
 def prepared(
     config: Config,
     notes: Sequence[str] = (),
-    resumed: list[RunDir] | None = None,
+    resumed: list[RunFolder] | None = None,
     checkpoints: list[Checkpoint] | None = None,
 ) -> Iterator[Loop]:
     """A loop ready to run, with simulators, run folders and display; closed afterwards, whatever happens.
@@ -196,7 +196,7 @@ def is_heavy(config: Config) -> bool:
 # --- resuming
 
 
-def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
+def after_a_stop_at_once(runs: Sequence[RunFolder]) -> str:
     """A line for a user who did not wait until all was saved."""
     steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
     if not steps:
@@ -205,7 +205,7 @@ def after_a_stop_at_once(runs: Sequence[RunDir]) -> str:
     return f"stopped at once: step {max(steps):,} is the last saved; resume with: {command}"
 
 
-def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
+def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
     """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
 
     The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
@@ -227,7 +227,7 @@ def find_checkpoints(runs: Sequence[RunDir]) -> list[Checkpoint] | None:
             return found
 
 
-def _require_not_lost(run: RunDir) -> None:
+def _require_not_lost(run: RunFolder) -> None:
     """Before its first checkpoint a run starts again; one that has logged more has lost its checkpoints."""
     from warpsac.runs import rowfiles
 
@@ -240,7 +240,7 @@ def _require_not_lost(run: RunDir) -> None:
         )
 
 
-def _require_same_history(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -> None:
+def _require_same_history(runs: Sequence[RunFolder], found: Sequence[Checkpoint]) -> None:
     """All seeds of a process have made the same updates and have as much in replay; separate runs may not have."""
 
     def history(one: Checkpoint) -> tuple[int | None, ...]:
@@ -255,7 +255,7 @@ def _require_same_history(runs: Sequence[RunDir], found: Sequence[Checkpoint]) -
             )
 
 
-def _newest(run: RunDir, limit: int | None) -> Checkpoint:
+def _newest(run: RunFolder, limit: int | None) -> Checkpoint:
     found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
     if found is None and limit is not None:
         raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
