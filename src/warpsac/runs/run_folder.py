@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -29,7 +30,7 @@ from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically
 from warpsac.runs.rowfiles import RowFiles, aside_folder
-from warpsac.runs.trackers import Tracker, open_trackers, require_trackers
+from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
 CONFIG, META, FAILURE, CHECKPOINTS, LOCK = "config.json", "meta.json", "failure.txt", "checkpoints", ".lock"
 Part = TypeVar("Part", dict[str, Any], list[Any])
@@ -55,7 +56,8 @@ def resume_command(folders: Sequence[Path]) -> str:
 
 def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any]) -> RunFolder:
     """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten."""
-    require_trackers(config)
+    if config.log.wandb:
+        require_wandb()
     out, config = Path(out), dataclasses.replace(config, seeds=(seed,))
     path, created = out / name, False
     try:
@@ -101,11 +103,14 @@ class RunFolder:
         self.seed = config.seeds[0]
         self.checkpoints = path / CHECKPOINTS
         self.curve = path / "curve.png"
-        self.rows = RowFiles(path)
         self._trackers: list[Tracker] | None = None
         self._resumed_at: int | None = None
         self._owned = False
         self._lock: int | None = None  # descriptor; None also where locks are not supported
+
+    @functools.cached_property
+    def rows(self) -> RowFiles:
+        return RowFiles(self.path)
 
     @property
     def env(self) -> EnvConfig:
@@ -147,7 +152,8 @@ class RunFolder:
         `stop_at` becomes the run's own: the next resume trains up to it as well. `time_budget` does not: it ends this
         stretch of training, and a run trained in stretches is finished at its last step only.
         """
-        require_trackers(self.config)
+        if self.config.log.wandb:
+            require_wandb()
         self.lock()
         self.rows.set_aside_after(step)
         with require_writable(self.path):
@@ -184,7 +190,8 @@ class RunFolder:
                 tracker.log(plain)
 
     def close(self) -> None:
-        self.rows.close()
+        if "rows" in self.__dict__:
+            self.rows.close()
         for tracker in self._trackers or ():
             tracker.close()
         if self._lock is not None:

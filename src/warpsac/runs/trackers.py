@@ -19,9 +19,9 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
-def require_trackers(config: Config) -> None:
+def require_wandb() -> None:
     """Refuse a tracker that is not installed before training starts, not at the first row."""
-    if config.log.wandb and importlib.util.find_spec("wandb") is None:
+    if importlib.util.find_spec("wandb") is None:
         raise UserError("log.wandb needs the wandb package: pip install 'warpsac[wandb]'")
 
 
