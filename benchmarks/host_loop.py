@@ -32,6 +32,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from warpsac.training.host_loop import HostLoop
 
 from common import as_command, command_line, positive
 from warpsac.config.schema import Config
@@ -39,7 +40,6 @@ from warpsac.envs import registry
 from warpsac.envs.host.vector import SeedEnvs
 from warpsac.training import devices
 from warpsac.training.api import configure
-from warpsac.training.host_loop import HostLoop
 
 
 class Subject:

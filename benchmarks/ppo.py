@@ -17,12 +17,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from warpsac.training.ppo_engine import FusedPpoEngine, make_setup
 
 from common import as_command, command_line, positive, show
 from warpsac.envs import registry
 from warpsac.training import ppo_engine
 from warpsac.training.api import configure
-from warpsac.training.ppo_engine import FusedPpoEngine, make_setup
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from common import as_command, command_line, positive
 from warpsac.config import provenance
+from warpsac.config.loading import to_json
 from warpsac.config.profiles import resolve
-from warpsac.config.validation import to_json
 from warpsac.envs.tasks import Task, benchmark_tasks
 from warpsac.errors import UserError
 from warpsac.report import runs

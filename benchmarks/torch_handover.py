@@ -20,12 +20,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from warpsac.training.torch_loop import TorchLoop
 
 from common import as_command, command_line, show
 from warpsac.errors import UserError
 from warpsac.training import start as training
 from warpsac.training.api import configure
-from warpsac.training.torch_loop import TorchLoop
 
 jax.devices()  # before torch is imported, as in training: whose CUDA libraries come first may matter
 try:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from warpsac.training.torch_loop import TorchLoop
 
 from common import as_command, command_line, positive, show
 from warpsac.envs import registry
@@ -29,7 +30,6 @@ from warpsac.errors import UserError
 from warpsac.training import devices
 from warpsac.training import start as training
 from warpsac.training.api import configure
-from warpsac.training.torch_loop import TorchLoop
 
 SMALL = {"replay": {"capacity": 6400, "batch_size": 64}, "learner": {"actor_width": 32, "critic_width": 32}}
 

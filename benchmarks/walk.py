@@ -24,11 +24,33 @@ import tyro
 import warpsac
 
 ROOT = str(Path(warpsac.__file__).parent) + "/"
-SMALL = (
-    "--env.num-envs 1 --total-steps 300 --learning-starts 50 --replay.capacity 200 --replay.batch-size 16 "
-    "--learner.actor-width 8 --learner.critic-width 8 --learner.atoms 21 --eval.every 0 --eval.episodes 1 "
-    "--checkpoint.every 0 --log.every 1000 --log.no-tensorboard"
-).split()
+SMALL = [
+    "--env.num-envs",
+    "1",
+    "--total-steps",
+    "300",
+    "--learning-starts",
+    "50",
+    "--replay.capacity",
+    "200",
+    "--replay.batch-size",
+    "16",
+    "--learner.actor-width",
+    "8",
+    "--learner.critic-width",
+    "8",
+    "--learner.atoms",
+    "21",
+    "--eval.every",
+    "0",
+    "--eval.episodes",
+    "1",
+    "--checkpoint.every",
+    "0",
+    "--log.every",
+    "1000",
+    "--log.no-tensorboard",
+]
 
 
 @dataclass(frozen=True)

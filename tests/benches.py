@@ -18,7 +18,7 @@ from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.scheduler import Job
 from warpsac.bench.suite import Cell
 from warpsac.bench.worker import Ended
-from warpsac.config.validation import override
+from warpsac.config.loading import override
 
 # One evaluation, at the end: drawing the curve takes longer than the training.
 SETTINGS = {key: value for key, value in TINY.items() if key != "task"} | {

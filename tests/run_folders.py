@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from warpsac.config import provenance
+from warpsac.config.loading import override, to_json
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
-from warpsac.config.validation import override, to_json
 from warpsac.envs.tasks import find
 from warpsac.runs import rowfiles, run_folder
 

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
-from warpsac.config.validation import override
 from warpsac.envs.probes import host as probe
 from warpsac.runs import checkpoint, rowfiles, run_folder
 

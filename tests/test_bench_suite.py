@@ -12,9 +12,9 @@ from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.scheduler import jobs_of, seed_bytes, seeds_at_once
 from warpsac.bench.suite import BUILT_IN, Cell, Entry, Grid, make_suite, merged, narrowed, nested
 from warpsac.bench.suite_file import parse_settings, read_suite
+from warpsac.config.loading import validate
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.schema import Config
-from warpsac.config.validation import validate
 from warpsac.envs.tasks import benchmark_tasks
 from warpsac.errors import UserError
 

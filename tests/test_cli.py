@@ -14,17 +14,17 @@ from typing import Any
 
 import gymnasium
 import pytest
+from warpsac.training.host_loop import HostLoop
 
 from runs import assert_same_run, rows_of, tiny
 from warpsac import cli
+from warpsac.config.loading import from_json, override, to_json
 from warpsac.config.profiles import PROFILES, resolve
 from warpsac.config.schema import Config
-from warpsac.config.validation import from_json, override, to_json
 from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training import start as training
-from warpsac.training.host_loop import HostLoop
 from warpsac.watch import play
 
 SMALL = (

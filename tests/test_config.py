@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from warpsac.config.loading import from_json, override, to_json, validate
 from warpsac.config.profiles import PROFILES, VARIANTS, resolve
 from warpsac.config.schema import Config
-from warpsac.config.validation import from_json, override, to_json, validate
 from warpsac.errors import ConfigError, UserError
 
 # --- profiles and variants

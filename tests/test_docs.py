@@ -18,7 +18,7 @@ import pytest
 from warpsac import cli
 from warpsac.agents.sac.algorithm import METRIC_NAMES
 from warpsac.bench.command import BenchOptions
-from warpsac.config.command_line import parse
+from warpsac.config.loading import parse
 from warpsac.config.schema import Config
 from warpsac.deploy.export import ExportOptions
 from warpsac.deploy.sim2sim.command import Sim2SimOptions

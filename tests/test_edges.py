@@ -12,20 +12,20 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from warpsac.replay.memory import free_host_bytes
+from warpsac.training.host_loop import HostLoop
 
 from runs import OwnPoint, assert_same_run, tiny
 from warpsac import cli
-from warpsac.config import validation
+from warpsac.config import loading
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs import registry
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.errors import ConfigError, TrainingStopped, UserError
-from warpsac.replay.memory import free_host_bytes
 from warpsac.runs import run_folder
 from warpsac.runs.policy import load_policy, require_fit
 from warpsac.training import evaluate
 from warpsac.training import start as training
-from warpsac.training.host_loop import HostLoop
 from warpsac.watch import play
 
 
@@ -118,7 +118,7 @@ def test_a_policy_is_not_evaluated_on_another_environment(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="probe-action: obs_dim is 1, but the policy was trained with 4"):
         require_fit(policy, registry.make("probe-action", 1).spec)
     saved = run_folder.open_run(run).config
-    (run / "config.json").write_text(validation.to_json(dataclasses.replace(saved, task="probe-action")))
+    (run / "config.json").write_text(loading.to_json(dataclasses.replace(saved, task="probe-action")))
     assert cli.main(["eval", str(run)]) == 2
 
 
@@ -137,7 +137,7 @@ def test_a_negative_seed(command: str, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_run_that_would_never_learn_is_refused() -> None:
     with pytest.raises(ConfigError, match="total_steps = 5000: must be above learning_starts = 10000"):
-        validation.validate(Config(total_steps=5000))
+        loading.validate(Config(total_steps=5000))
 
 
 def test_check_env_names_the_command_that_works(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from warpsac.envs import registry
 from warpsac.envs.tasks import Task, find
 from warpsac.training import evaluate
 from warpsac.training.episodes import Episode, EpisodeLog, EpisodeTracker, summary
-from warpsac.training.signals import Interrupted
+from warpsac.training.terminal import Interrupted
 from warpsac.types import StepResult
 
 

@@ -12,19 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from warpsac.training.engine import Engine
+from warpsac.training.host_loop import HostLoop
 
 from runs import WARMUP, assert_same_run, rows_of, state_of, tiny
 from warpsac import cli
+from warpsac.config.loading import to_json
 from warpsac.config.schema import Config
-from warpsac.config.validation import to_json
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.probes import host as probe
 from warpsac.envs.registry import make
 from warpsac.errors import TrainingStopped
 from warpsac.runs import checkpoint
 from warpsac.training import start as training
-from warpsac.training.engine import Engine
-from warpsac.training.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

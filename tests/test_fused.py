@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from warpsac.training.native import reset_keys
 
 import quick
 from warpsac.agents.sac import algorithm as interaction
@@ -18,7 +19,6 @@ from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.probes import jax as jax_probe
 from warpsac.replay.ring import indices, random_words
 from warpsac.training.fused import FusedEngine
-from warpsac.training.native import reset_keys
 
 CONFIG = Config(
     task="probe-native",

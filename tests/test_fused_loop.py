@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warpsac.training.fused_loop import FusedLoop
 
 from runs import assert_same_run, rows_of, state_of, tiny
 from warpsac.config.schema import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import rowfiles
 from warpsac.training import start as training
-from warpsac.training.fused_loop import FusedLoop
 
 
 def native(out: Path, **changes: Any) -> Config:

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from warpsac.agents.normalize import RewardScale
 
 from warpsac.agents import normalize
-from warpsac.agents.normalize import RewardScale
 
 GAMMA = 0.5
 

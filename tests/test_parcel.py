@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-
 from warpsac.training.packed_arrays import pack, unpack
+
 from warpsac.types import StepResult
 
 

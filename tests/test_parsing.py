@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import pytest
 import tyro
 
-from warpsac.config import command_line
-from warpsac.config.command_line import parse
+from warpsac.config import loading
+from warpsac.config.loading import parse
 from warpsac.config.schema import Config, Count
 from warpsac.errors import ConfigError, UserError
 
@@ -118,7 +118,7 @@ def test_a_mistake_that_only_tyro_can_describe_keeps_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its structured errors are no public interface, and may be gone in another version."""
-    monkeypatch.setattr(command_line, "on_parse_error", lambda hook: contextlib.nullcontext())
+    monkeypatch.setattr(loading, "on_parse_error", lambda hook: contextlib.nullcontext())
     with pytest.raises(SystemExit) as ended:
         parse(Options, ["--zzz"], "tool")
     assert ended.value.code == 2

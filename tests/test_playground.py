@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from runs import assert_same_run, tiny
+from warpsac.config.loading import override
 from warpsac.config.schema import EnvConfig
-from warpsac.config.validation import override
 from warpsac.envs import registry, tasks
 from warpsac.errors import UserError
 from warpsac.runs import curve, rowfiles

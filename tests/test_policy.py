@@ -12,15 +12,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from warpsac.training.host_loop import HostLoop
 
 import warpsac
 from runs import tiny
-from warpsac.config.validation import to_json
+from warpsac.config.loading import to_json
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint
 from warpsac.training import api
 from warpsac.training import start as training
-from warpsac.training.host_loop import HostLoop
 from warpsac.watch import play
 
 

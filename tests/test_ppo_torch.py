@@ -10,6 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from warpsac.training.ppo_engine import Keys, Trained
+from warpsac.training.ppo_loop import HostPpoLoop, TorchPpoLoop
+from warpsac.training.torch_loop import TorchLoop
 
 from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of, tiny_ppo
 from warpsac.agents.ppo.learner import Rollout
@@ -21,9 +24,6 @@ from warpsac.runs import checkpoint, run_folder
 from warpsac.runs.policy import load_policy
 from warpsac.training import resuming
 from warpsac.training import start as training
-from warpsac.training.ppo_engine import Keys, Trained
-from warpsac.training.ppo_loop import HostPpoLoop, TorchPpoLoop
-from warpsac.training.torch_loop import TorchLoop
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
 from warpsac.envs.probes import torch as probe_torch

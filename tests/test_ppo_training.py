@@ -13,15 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from warpsac.training.ppo_engine import FusedPpoEngine
+from warpsac.training.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
 
 import quick
 from runs import POINT_HOME, assert_same_run, rows_of, state_of
 from runs import tiny_ppo as tiny
 from warpsac.agents.ppo import learner as ppo
 from warpsac.bench import scheduler, suite
+from warpsac.config.loading import from_json, override, to_json, validate
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
-from warpsac.config.validation import from_json, override, to_json, validate
 from warpsac.envs import registry
 from warpsac.envs.probes import host as probe
 from warpsac.envs.probes import jax as jax_probe
@@ -31,8 +33,6 @@ from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.policy import load_policy
 from warpsac.training import ppo_engine
 from warpsac.training import start as training
-from warpsac.training.ppo_engine import FusedPpoEngine
-from warpsac.training.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

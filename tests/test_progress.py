@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from warpsac.training.display import Progress
+from warpsac.training.terminal import Progress
 
 TRAIN = {
     "step": 2_000, "kind": "train", "episode/return": 1234.56, "loss/critic": 2.345678, "loss/actor": -0.5,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warpsac.training.host_loop import HostLoop
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 from warpsac.config.schema import Config
@@ -19,7 +20,6 @@ from warpsac.report.runs import collect
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.training import resuming
 from warpsac.training import start as training
-from warpsac.training.host_loop import HostLoop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpsac.config import provenance, validation
+from warpsac.config import loading, provenance
 from warpsac.config.schema import Config, EnvConfig, LogConfig
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs import curve, files, rowfiles, run_folder
@@ -57,7 +57,7 @@ def test_create_and_open(tmp_path: Path) -> None:
     assert opened.config == run.config == dataclasses.replace(CONFIG, seeds=(3,))
     assert opened.seed == 3
     assert opened.meta == {**META, "resumes": []}
-    assert (run.path / "config.json").read_text() == validation.to_json(run.config)
+    assert (run.path / "config.json").read_text() == loading.to_json(run.config)
 
 
 def test_create_never_overwrites(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from warpsac.training.host_loop import HostLoop
+from warpsac.training.torch_loop import TorchLoop
 
 from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac.config.schema import Config
@@ -21,8 +23,6 @@ from warpsac.replay import ring
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.training import devices
 from warpsac.training import start as training
-from warpsac.training.host_loop import HostLoop
-from warpsac.training.torch_loop import TorchLoop
 from warpsac.types import StepResult
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")

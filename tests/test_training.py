@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from warpsac.training.host_loop import HostLoop, is_heavy
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 from warpsac.config.schema import Config
@@ -20,7 +21,6 @@ from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.training import api, engine
 from warpsac.training import loop as loop_module
 from warpsac.training import start as training
-from warpsac.training.host_loop import HostLoop, is_heavy
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -1,16 +1,18 @@
-"""The `warpsac` command, also `python -m warpsac`. An interrupt during its imports ends it silently."""
+"""The `warpsac` command, also `python -m warpsac`."""
 
 from __future__ import annotations
 
+import signal
 import sys
-
-from warpsac.training.signals import killed_by_signals
 
 
 def main() -> int:
-    with killed_by_signals():
-        from warpsac import cli
-    return cli.main()
+    # An interruption while the rest is still being imported ends the process silently.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from warpsac.cli import main as run
+
+    signal.signal(signal.SIGINT, before)
+    return run()
 
 
 if __name__ == "__main__":

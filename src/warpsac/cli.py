@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from warpsac.config.command_line import parse, whole_number
+from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.config.validation import from_json, validate
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs.files import in_words
 from warpsac.runs.run_folder import resume_command
 from warpsac.training.configure import defaults_of
-from warpsac.training.display import print_anything
-from warpsac.training.signals import Terminated, killed_by_signals, unwinding_on_sigterm
+from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
 if TYPE_CHECKING:
     from warpsac.training.api import Outcome

@@ -18,7 +18,7 @@ from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
 from warpsac.report.numerals import plain
-from warpsac.training.display import UNKNOWN, duration
+from warpsac.training.terminal import UNKNOWN, duration
 
 LINE_INTERVAL = 60.0  # seconds between two plain lines of progress
 LOOK_INTERVAL = 1.0  # seconds between two readings of the folders of running programs

@@ -29,7 +29,7 @@ from warpsac.errors import ConfigError, UserError
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.files import Held, lock_file, require_writable
-from warpsac.training.signals import StopSignals
+from warpsac.training.terminal import StopSignals
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Literal
 
 from warpsac.bench.state import RunState, folder_of, state_of
+from warpsac.config.loading import from_json
 from warpsac.config.schema import Config
-from warpsac.config.validation import from_json
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.runs import run_folder
 from warpsac.runs.files import require_writable

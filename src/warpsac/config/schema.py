@@ -1,7 +1,7 @@
 """Every setting of a run: frozen dataclasses that are the config file, the command line and the record.
 
 Each field declares its range, as in `episodes: Annotated[int, at_least(1)]`, and its --help text. `profiles` fills the
-fields in for a task; `validation` checks them and reads them from files.
+fields in for a task; `loading` checks them and reads them from files.
 """
 
 from __future__ import annotations

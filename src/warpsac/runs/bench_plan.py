@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warpsac.config.schema import Config
-from warpsac.config.validation import from_json
+from warpsac.config.loading import from_json
 from warpsac.errors import UserError
 from warpsac.runs.files import in_words, require_writable, write_atomically
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.config.validation import from_json, to_json
+from warpsac.config.loading import from_json, to_json
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically

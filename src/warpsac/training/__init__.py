@@ -6,7 +6,7 @@ state        the one state of a run: made, saved, restored
 stepped      the driver of simulators stepped from Python; simulators: those on the host and on torch tensors
 fused        the driver of simulators written in JAX: one program
 evaluate     complete episodes of a policy          episodes, device_episodes: returns and lengths of episodes
-devices      memory, compilation cache              display, signals: what a user sees and sends
+devices      memory, compilation cache              terminal: what a user sees and sends (display, signals)
 configure    the config of a task from Python       api: the public functions
 
 Imported by watch, deploy, bench and the command line.

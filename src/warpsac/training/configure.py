@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.config.validation import override
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, UserError
 

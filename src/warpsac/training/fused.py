@@ -23,7 +23,6 @@ from warpsac.envs.contract import JaxEnv, keeps_running_away
 from warpsac.errors import ConfigError
 from warpsac.training import device_episodes, devices
 from warpsac.training.device_episodes import DeviceEpisodes
-from warpsac.training.display import Display
 from warpsac.training.episodes import Episode
 from warpsac.training.evaluate import broken_evaluation, evaluation_seed
 from warpsac.training.state import (
@@ -36,6 +35,7 @@ from warpsac.training.state import (
     of_seed,
     restored_agent,
 )
+from warpsac.training.terminal import Display
 from warpsac.types import Array
 
 # --- pure functions of all seeds

@@ -25,10 +25,9 @@ from warpsac.runs import checkpoint, curve, rowfiles
 from warpsac.runs.policy import portable_spec
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
-from warpsac.training.display import Display
-from warpsac.training.signals import Interrupted, StopSignals
 from warpsac.training.simulators import ActionNotFinite
 from warpsac.training.state import Counters, Driver, info
+from warpsac.training.terminal import Display, Interrupted, StopSignals
 
 STOPPING = "stopping as soon as possible, and saving; a second signal stops at once, without saving"
 

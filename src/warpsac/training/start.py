@@ -11,8 +11,8 @@ from typing import Any
 
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
+from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
-from warpsac.config.validation import validate
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
@@ -21,10 +21,9 @@ from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import devices
 from warpsac.training.configure import require_effect
-from warpsac.training.display import Display
 from warpsac.training.loop import Loop, Outcome
-from warpsac.training.signals import Terminated
 from warpsac.training.state import Driver, restored_counters
+from warpsac.training.terminal import Display, Terminated
 
 __all__ = ["Outcome", "resume", "train"]
 

@@ -23,8 +23,8 @@ from warpsac.replay.ring import Ring, RingSpec
 from warpsac.replay.snapshot import join_seeds, take_seed
 from warpsac.runs import pytree
 from warpsac.runs.checkpoint import Checkpoint
-from warpsac.training.display import Display
 from warpsac.training.episodes import Episode
+from warpsac.training.terminal import Display
 from warpsac.types import Array
 
 Groups = dict[str, dict[str, np.ndarray]]  # of one seed: group -> name -> array

@@ -28,7 +28,6 @@ from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.replay.host import HostRing
 from warpsac.training import evaluate
-from warpsac.training.display import Display
 from warpsac.training.episodes import Episode
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.state import (
@@ -39,6 +38,7 @@ from warpsac.training.state import (
     agent_groups,
     restored_agent,
 )
+from warpsac.training.terminal import Display
 from warpsac.types import Array, Restart
 
 T = TypeVar("T")

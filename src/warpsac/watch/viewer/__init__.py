@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Callable
 
 from warpsac.envs import contract
-from warpsac.training.signals import StopSignals, killed_by_signals
+from warpsac.training.terminal import StopSignals, killed_by_signals
 from warpsac.watch.viewer.board import Board, Status
 from warpsac.watch.viewer.drive import Act, Drive
 from warpsac.watch.viewer.painter import Painting, painter_of

@@ -1,6 +1,9 @@
-"""What a person sees while it trains: a live display on a terminal, plain lines everywhere else.
+"""What a user sees and sends while a run trains: a display on the terminal, plain lines elsewhere, and signals.
 
-The display never stops training: whatever goes wrong with the terminal is ignored.
+The display never stops training: whatever goes wrong with the terminal is ignored. SIGINT and SIGTERM ask the loop to
+stop at its next safe point; a second one stops at once. Python notices a signal only between two of its own
+instructions, which a long compilation delays. So the first one is acknowledged from another thread, which the signal
+itself wakes up.
 """
 
 from __future__ import annotations
@@ -8,10 +11,14 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import signal
+import socket
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
@@ -127,12 +134,6 @@ class Display:
             with contextlib.suppress(OSError):
                 self._live.stop()
             self._live = None
-
-    def __enter__(self) -> Display:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     # --- what is known --------------------------------------------------------------------------------
 
@@ -284,3 +285,99 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(max(0, round(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+# --- signals
+
+
+class Interrupted(Exception):
+    """Raised by `StopSignals.check` out of work that can be given up and done again later."""
+
+
+class Terminated(BaseException):
+    """SIGTERM, as KeyboardInterrupt is SIGINT: whatever is under way is left through its `finally` clauses."""
+
+
+@contextlib.contextmanager
+def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+    """Within, these signals go to the handler, if this is the main thread: only there may handlers be set."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in kept.items():
+            signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def unwinding_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` where nothing else takes it, so that temporary files and child processes go."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    with _handled([signal.SIGTERM], terminate):
+        yield
+
+
+@contextlib.contextmanager
+def killed_by_signals() -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the process at once, without a word, while nothing of worth would be lost."""
+    with _handled([signal.SIGINT, signal.SIGTERM], signal.SIG_DFL):
+        yield
+
+
+@contextlib.contextmanager
+def _answered(acknowledge: Callable[[], None]) -> Iterator[None]:
+    """Within, the first signal is acknowledged at once by another thread, whatever this one is busy with."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = socket.socketpair()
+    writing.setblocking(False)
+
+    def answer() -> None:
+        with contextlib.suppress(OSError):
+            if reading.recv(1):
+                acknowledge()
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(before)
+        writing.close()
+        thread.join(1.0)
+        reading.close()
+
+
+class StopSignals:
+    """While entered, `received` is the number of the first such signal, or None."""
+
+    def __init__(self, acknowledge: Callable[[], None] | None = None) -> None:
+        self.received: int | None = None
+        self._acknowledge = acknowledge
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> StopSignals:
+        self._entered.enter_context(_handled([signal.SIGINT, signal.SIGTERM], self._handle))
+        if self._acknowledge is not None:
+            self._entered.enter_context(_answered(self._acknowledge))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._entered.close()
+
+    def check(self) -> None:
+        if self.received is not None:
+            raise Interrupted
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        self.received = number
