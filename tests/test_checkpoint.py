@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.runs import checkpoint, pytree
+from warpsac.runs import checkpoint
 from warpsac.runs.checkpoint import CheckpointError, DamagedCheckpoint
+from warpsac.training import state as pytree
 
 GROUPS = {
     "policy": {"actor/w": np.arange(6, dtype=np.float32).reshape(2, 3), "actor/count": np.int32(7)},

@@ -23,9 +23,9 @@ from warpsac.envs import registry
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import run_folder
-from warpsac.runs.policy import load_policy, require_fit
 from warpsac.training import evaluate
 from warpsac.training import start as training
+from warpsac.training.policy import load_policy, require_fit
 from warpsac.watch import play
 
 

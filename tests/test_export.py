@@ -35,8 +35,8 @@ from warpsac.envs.probes import host as probe
 from warpsac.envs.robots import Deployment, SceneFiles
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
-from warpsac.runs.policy import LoadedPolicy, load_policy
 from warpsac.training import start as training
+from warpsac.training.policy import LoadedPolicy, load_policy
 from warpsac.types import ObsViews
 
 pytest.importorskip("mujoco")

@@ -14,8 +14,8 @@ from warpsac.deploy.export import RECORDED, recorded_observations
 from warpsac.envs import registry, tasks
 from warpsac.errors import ConfigError, UserError
 from warpsac.runs import run_folder
-from warpsac.runs.policy import load_policy
 from warpsac.training import start as training
+from warpsac.training.policy import load_policy
 
 pytest.importorskip("mani_skill", reason="needs ManiSkill: make test-maniskill")
 from warpsac.envs.torch import maniskill

@@ -19,8 +19,8 @@ from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, tasks
 from warpsac.errors import UserError
-from warpsac.runs.policy import load_policy
 from warpsac.training import start as training
+from warpsac.training.policy import load_policy
 
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch

@@ -170,7 +170,7 @@ def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
     assert [row["length_mean"] for row in rows] == [1000.0] * len(rows)
     assert all(0 <= row["return_mean"] <= 1000 for row in rows)
     if play.find_gl() is not None:
-        from warpsac.runs.policy import load_policy
+        from warpsac.training.policy import load_policy
 
         video = tmp_path / "cartpole.mp4"
         play.record(load_policy(whole), "CartpoleBalance", video, steps=10, seed=0)

@@ -21,9 +21,9 @@ from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import checkpoint, run_folder
-from warpsac.runs.policy import load_policy
 from warpsac.training import resuming
 from warpsac.training import start as training
+from warpsac.training.policy import load_policy
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
 from warpsac.envs.probes import torch as probe_torch

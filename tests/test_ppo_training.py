@@ -30,9 +30,9 @@ from warpsac.envs.probes import jax as jax_probe
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.runs.policy import load_policy
 from warpsac.training import ppo_engine
 from warpsac.training import start as training
+from warpsac.training.policy import load_policy
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 

@@ -26,8 +26,8 @@ from warpsac.envs.robots import ASSETS, Deployment
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
 from warpsac.runs.files import free_name, in_words
-from warpsac.runs.policy import LoadedPolicy, load_policy, require_fit
 from warpsac.training.configure import has_effect
+from warpsac.training.policy import LoadedPolicy, load_policy, require_fit
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
 RECORDED = 800  # observations that the file is held against,

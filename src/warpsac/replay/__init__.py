@@ -4,7 +4,6 @@ age       the age law (Sample Weight Decay) and its exact draw, once, for NumPy 
 ring      the ring on the device; the index and gather functions of both rings
 host      the same ring in host memory
 words     random words for a draw
-snapshot  one seed's part of a ring for a checkpoint
 
 Imported by agents and training; imports no simulator and no learner.
 """

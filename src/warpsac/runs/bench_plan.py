@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from warpsac.config.schema import Config
 from warpsac.config.loading import from_json
+from warpsac.config.schema import Config
 from warpsac.errors import UserError
 from warpsac.runs.files import in_words, require_writable, write_atomically
 

@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpsac.config.schema import Config, EnvConfig
 from warpsac.config.loading import from_json, to_json
+from warpsac.config.schema import Config, EnvConfig
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically

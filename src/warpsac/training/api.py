@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsac.runs.policy import LoadedPolicy, load_policy
 from warpsac.training import devices
 from warpsac.training import start as training
 from warpsac.training.configure import configure
+from warpsac.training.policy import LoadedPolicy, load_policy
 from warpsac.training.start import Outcome
 
 __all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "resume", "train"]

@@ -22,9 +22,9 @@ from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped
 from warpsac.runs import checkpoint, curve, rowfiles
-from warpsac.runs.policy import portable_spec
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
+from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
 from warpsac.training.state import Counters, Driver, info
 from warpsac.training.terminal import Display, Interrupted, StopSignals

@@ -18,10 +18,9 @@ import numpy as np
 from warpsac.agents.algorithm import AgentState, Algorithm, stacked
 from warpsac.config.schema import Config
 from warpsac.envs.contract import EnvSpec
+from warpsac.errors import UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
-from warpsac.replay.snapshot import join_seeds, take_seed
-from warpsac.runs import pytree
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.training.episodes import Episode
 from warpsac.training.terminal import Display
@@ -144,7 +143,7 @@ def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[G
 
 def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
     """One seed's part of a fetched tree as named arrays."""
-    return pytree.flatten(jax.tree.map(lambda leaf: leaf[s], tree))
+    return flatten(jax.tree.map(lambda leaf: leaf[s], tree))
 
 
 def info(counters: Counters, seconds: float, env_spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,4 +185,114 @@ def restored_agent(agent: AgentState, parts: Sequence[Groups], ring: RingSpec | 
 def joined(template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
     """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
     one = jax.tree.map(lambda leaf: leaf[0], template)
-    return stacked([pytree.restore(one, part, where) for part in parts])
+    return stacked([restore(one, part, where) for part in parts])
+
+
+# --- one seed's part of a replay ring; only what was filled is kept
+
+
+def _filled(spec: RingSpec, count: int, final_count: int) -> tuple[int, int]:
+    """Rows and side slots that hold something: row `count` already holds the observation to act on."""
+    return min(count + 1, spec.rows), min(final_count, spec.finals)
+
+
+def take_seed(ring: Ring, spec: RingSpec, seed: int) -> dict[str, np.ndarray]:
+    """The arrays of the seed at position `seed`."""
+    rows, finals = _filled(spec, int(ring.count), int(ring.final_count[seed]))
+    return {
+        "obs": np.asarray(ring.obs[:rows, seed]),
+        "action": np.asarray(ring.action[:rows, seed]),
+        "reward": np.asarray(ring.reward[:rows, seed]),
+        "end": np.asarray(ring.end[:rows, seed]),
+        "finals": np.asarray(ring.finals[seed, :finals]),
+        "final_row": np.asarray(ring.final_row[seed, :finals]),
+        "final_count": np.asarray(ring.final_count[seed]),
+        "oldest": np.asarray(ring.oldest[seed]),
+        "count": np.asarray(ring.count),
+    }
+
+
+def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Ring:
+    """A ring of NumPy arrays from the snapshots of all its seeds, taken at the same step."""
+    ring = Ring(*(np.zeros(shape, dtype) for shape, dtype in spec.arrays))
+    ring.final_row[...] = -1
+    ring.count[...] = parts[0]["count"]
+    for seed, part in enumerate(parts):
+        rows, finals = _filled(spec, int(part["count"]), int(part["final_count"]))
+        try:
+            for name in ("obs", "action", "reward", "end"):
+                getattr(ring, name)[:rows, seed] = part[name]
+            ring.finals[seed, :finals] = part["finals"]
+            ring.final_row[seed, :finals] = part["final_row"]
+            ring.final_count[seed], ring.oldest[seed] = part["final_count"], part["oldest"]
+        except (KeyError, ValueError):
+            raise UserError(f"{where}: its replay does not fit the run's settings") from None
+    return ring
+
+
+# --- pytrees as named arrays and back, with every shape and dtype checked
+
+
+def flatten(tree: Any) -> dict[str, np.ndarray]:
+    """The leaves of a pytree as arrays on the host, by path ("actor/blocks/0/w1"); keys as their data."""
+    arrays: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        name = _leaf_name(path)
+        if name in arrays:
+            raise ValueError(f"two leaves are both named {name}")
+        arrays[name] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return arrays
+
+
+def restore(template: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
+    """A tree like `template` with the values of `arrays`; `where` names their origin in errors.
+
+    Leaves come back as what the template holds: jax arrays on the same devices, typed random keys, Python
+    numbers, numpy scalars; numpy arrays for numpy arrays and for jax.ShapeDtypeStruct.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(template)
+    names = [_leaf_name(path) for path, _ in leaves]
+    surplus = sorted(set(arrays) - set(names))
+    if surplus:
+        raise UserError(f"{where}: unexpected array {surplus[0]}; was it saved with other settings?")
+    values = []
+    for name, (_, leaf) in zip(names, leaves):
+        if name not in arrays:
+            raise UserError(f"{where}: no array {name}; was it saved with other settings?")
+        values.append(_like(leaf, arrays[name], f"{where}: {name}"))
+    return jax.tree_util.tree_unflatten(structure, values)
+
+
+def _like(leaf: Any, array: np.ndarray, where: str) -> Any:
+    expected = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+    if _is_key(leaf):
+        expected, kind = _key_data_shape(leaf)
+    if array.shape != expected.shape or array.dtype != expected.dtype:
+        saved, wanted = (f"{a.dtype}{list(a.shape)}" for a in (array, expected))
+        raise UserError(f"{where} is {saved}, expected {wanted}; was it saved with other settings?")
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(jnp.asarray(array), impl=kind)
+    if isinstance(leaf, jax.Array):
+        return jax.device_put(array, leaf.sharding) if leaf.committed else jnp.asarray(array)
+    if isinstance(leaf, np.generic):
+        return array[()]
+    return array.item() if isinstance(leaf, (bool, int, float)) else array
+
+
+def _leaf_name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "value"
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_data_shape(key: Any) -> tuple[Any, Any]:
+    """Shape and dtype of the data of a typed key, and its kind; also where only the key's shape is given."""
+    kinds = []
+
+    def data(key: Any) -> Any:
+        kinds.append(jax.random.key_impl(key))  # inside a trace even a mere shape has a kind
+        return jax.random.key_data(key)
+
+    return jax.eval_shape(data, key), kinds[0]

@@ -14,7 +14,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, registry
 from warpsac.errors import UserError
-from warpsac.runs.policy import LoadedPolicy, require_fit
+from warpsac.training.policy import LoadedPolicy, require_fit
 from warpsac.watch import viewer
 from warpsac.watch.video import find_gl, no_gl, writer
 from warpsac.watch.viewer.painter import image_of

@@ -9,17 +9,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from warpsac.runs import checkpoint
 from warpsac.agents.algorithm import Actor
 from warpsac.agents.ppo.learner import PpoActor
-from warpsac.runs import pytree
-from warpsac.runs import run_folder
 from warpsac.agents.sac.learner import SacActor
 from warpsac.config.schema import PPO, Config
-from warpsac.envs.contract import EnvSpec
-from warpsac.envs.contract import rescale
+from warpsac.envs.contract import EnvSpec, rescale
 from warpsac.errors import UserError
+from warpsac.runs import checkpoint, run_folder
+from warpsac.training.state import restore
 from warpsac.types import ObsViews
+
 
 class LoadedPolicy:
     """The deterministic policy of a run.
@@ -83,7 +82,7 @@ def load_policy(run: Path | str) -> LoadedPolicy:
         raise UserError(f"{folder.path}: has no good checkpoint")
     spec = found.info["env_spec"]
     actor = _actor_of(folder.config, spec)
-    policy = pytree.restore(actor.init_policy(), found.arrays["policy"], str(found.path))
+    policy = restore(actor.init_policy(), found.arrays["policy"], str(found.path))
     return LoadedPolicy(actor, policy, found.step, spec)
 
 

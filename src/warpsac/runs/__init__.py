@@ -1,0 +1,9 @@
+"""Run folders: all that one seed leaves behind, written and read; without JAX.
+
+run_folder  the folder: settings, provenance, lock       rowfiles    rows of metrics, the table of evaluations
+checkpoint  complete or absent, checked when read        bench_plan  what a bench is going to train
+trackers    TensorBoard, Weights & Biases                curve       the learning curve as a picture
+files       atomic writes, locks
+
+Imported by training, watch, deploy, report and bench; imports config alone.
+"""
