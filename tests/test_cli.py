@@ -14,7 +14,6 @@ from typing import Any
 
 import gymnasium
 import pytest
-from warpsac.training.host_loop import HostLoop
 
 from runs import assert_same_run, rows_of, tiny
 from warpsac import cli
@@ -24,7 +23,8 @@ from warpsac.config.schema import Config
 from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
 from warpsac.runs import checkpoint, run_folder
-from warpsac.training import start as training
+from warpsac.training import start
+from warpsac.training.stepped import SteppedDriver
 from warpsac.watch import play
 
 SMALL = (
@@ -60,7 +60,7 @@ def config_of(*words: str) -> Config:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = tiny(tmp_path_factory.mktemp("cli"), stop_at=15, eval={"every": 0})
-    return training.train(config).runs[0]
+    return start.train(config).runs[0]
 
 
 # --- help
@@ -303,7 +303,7 @@ def test_commands_to_paste_may_hold_any_folder(
     runs = [tmp_path / "my runs" / name for name in ("one", "two")]
     quoted = [f"'{run}'" for run in runs]
     assert run_folder.resume_command(runs) == f"warpsac train --resume {' '.join(quoted)}"
-    monkeypatch.setattr(training, "train", lambda *_: training.Outcome(runs, "finished"))
+    monkeypatch.setattr(start, "train", lambda *_: start.Outcome(runs, "finished"))
     assert main("train", "Own-v0") == 0
     assert capsys.readouterr().out.endswith(f"next: warpsac eval {quoted[0]}\n")
     assert main("check-env", "Own-v0", "--env.menagerie", str(runs[0])) == 0
@@ -389,14 +389,14 @@ def test_a_signal_saves_says_how_to_resume_and_sets_the_exit_code(tmp_path: Path
     out, error = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert error == ""
-    assert "stopping as soon as it can, and saving; once more stops at once, without saving\n" in out
+    assert "stopping as soon as possible, and saving; a second signal stops at once, without saving\n" in out
     assert f"stopped by {number.name}; resume with: warpsac train --resume {run}" in out
     assert "variant warpsac-l: data-limited regime (3 environments of your own task)" in out
     (step,) = checkpoint.steps(run / "checkpoints")[-1:]
     assert step < 6000
     stopped_at = step + 150
-    assert training.resume([run], stop_at=stopped_at).finished
-    assert_same_run(run, training.train(dataclasses.replace(config, stop_at=stopped_at)).runs[0])
+    assert start.resume([run], stop_at=stopped_at).finished
+    assert_same_run(run, start.train(dataclasses.replace(config, stop_at=stopped_at)).runs[0])
     assert rows_of(run)[-1]["kind"] == "eval"
 
 
@@ -407,19 +407,19 @@ def test_a_second_signal_stops_at_once_and_says_what_is_saved(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While the first one is being handled: here while saving."""
-    begun = training.train(tiny(tmp_path, stop_at=60)).runs[0]
+    begun = start.train(tiny(tmp_path, stop_at=60)).runs[0]
 
-    def twice(self: Any) -> int:
+    def twice(*_: Any) -> None:
         signal.raise_signal(number)
         signal.raise_signal(number)
         raise AssertionError
 
-    monkeypatch.setattr(HostLoop, "advance", twice)
+    monkeypatch.setattr(SteppedDriver, "advance", twice)
     assert main("train", "--resume", str(begun), "--stop-at", "90") == 128 + number
-    saved = f"stopped at once: step 60 is the last saved; go on with: warpsac train --resume {begun}"
+    saved = f"stopped at once: step 60 is the last saved; resume with: warpsac train --resume {begun}"
     assert capsys.readouterr().err.splitlines()[-2:] == [saved, "warpsac: interrupted"]
     monkeypatch.undo()
-    assert training.resume([begun]).finished  # to 90, where the interrupted one was to end
+    assert start.resume([begun]).finished  # to 90, where the interrupted one was to end
 
 
 @pytest.mark.slow

@@ -12,8 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from warpsac.replay.memory import free_host_bytes
-from warpsac.training.host_loop import HostLoop
 
 from runs import OwnPoint, assert_same_run, tiny
 from warpsac import cli
@@ -23,9 +21,10 @@ from warpsac.envs import registry
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import run_folder
-from warpsac.training import evaluate
-from warpsac.training import start as training
+from warpsac.training import evaluate, start
+from warpsac.training.devices import free_host_bytes
 from warpsac.training.policy import load_policy, require_fit
+from warpsac.training.stepped import SteppedDriver
 from warpsac.watch import play
 
 
@@ -64,8 +63,8 @@ def test_an_environment_that_breaks_in_every_episode_ends_its_evaluation() -> No
 
 
 def test_training_on_it_stops_with_a_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(TrainingStopped, match="and completed none; saved, go on with: warpsac train --resume"):
-        training.train(tiny(tmp_path, task="Breaks-v0"))
+    with pytest.raises(TrainingStopped, match="and completed none; saved, resume with: warpsac train --resume"):
+        start.train(tiny(tmp_path, task="Breaks-v0"))
 
 
 def test_an_endless_episode_ends_its_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,36 +82,36 @@ def test_a_success_that_is_reported_only_at_the_end_is_found() -> None:
     assert [episode.success for episode in evaluate.run_episodes(env, zero, 2, seed=0)] == [True, True]
 
 
-def test_a_run_extended_and_interrupted_goes_on_to_its_new_end(
+def test_a_run_extended_and_interrupted_continues_to_its_new_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = training.train(tiny(tmp_path / "whole")).runs[0]
-    (run,) = training.train(tiny(tmp_path / "parts", stop_at=90)).runs
-    interact = HostLoop.interact
+    whole = start.train(tiny(tmp_path / "whole")).runs[0]
+    (run,) = start.train(tiny(tmp_path / "parts", stop_at=90)).runs
+    interact = SteppedDriver.interact
 
-    def interrupted(self: HostLoop) -> None:
-        if self.interaction == 50:
+    def interrupted(self: SteppedDriver) -> None:
+        if self.state.counters.interaction == 50:
             os.kill(os.getpid(), signal.SIGINT)
         interact(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HostLoop, "interact", interrupted)
-        assert training.resume([run], stop_at=270).signal == signal.SIGINT
+        patch.setattr(SteppedDriver, "interact", interrupted)
+        assert start.resume([run], stop_at=270).signal == signal.SIGINT
     assert run_folder.open_run(run).config.stop_at == 270
     assert [entry["stop_at"] for entry in run_folder.open_run(run).meta["resumes"]] == [270]
-    assert training.resume([run]).finished  # the printed command: no --stop-at
+    assert start.resume([run]).finished  # the printed command: no --stop-at
     assert_same_run(run, whole, extra_evaluations=(90,))
     with pytest.raises(ConfigError, match="stop_at = 30: the run is already at step 270"):
-        training.resume([run], stop_at=30)
+        start.resume([run], stop_at=30)
     with pytest.raises(ConfigError, match="stop_at = 271: the schedule ends at total_steps = 270; to go further"):
-        training.resume([run], stop_at=271)
+        start.resume([run], stop_at=271)
     capsys.readouterr()
-    assert training.resume([run]).finished
+    assert start.resume([run]).finished
     assert "resumed at step 270, its last: nothing is left to train" in capsys.readouterr().out
 
 
 def test_a_policy_is_not_evaluated_on_another_environment(tmp_path: Path) -> None:
-    (run,) = training.train(tiny(tmp_path, stop_at=90, eval={"every": 0})).runs
+    (run,) = start.train(tiny(tmp_path, stop_at=90, eval={"every": 0})).runs
     policy = load_policy(run)
     require_fit(policy, registry.make("probe-point", 1).spec)
     with pytest.raises(UserError, match="probe-action: obs_dim is 1, but the policy was trained with 4"):
@@ -123,7 +122,7 @@ def test_a_policy_is_not_evaluated_on_another_environment(tmp_path: Path) -> Non
 
 
 def test_settings_of_the_run_reach_its_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (run,) = training.train(tiny(tmp_path, task="Wide-v0", env={"action_limit": 2.0}, stop_at=90)).runs
+    (run,) = start.train(tiny(tmp_path, task="Wide-v0", env={"action_limit": 2.0}, stop_at=90)).runs
     assert cli.main(["eval", str(run), "--episodes", "2"]) == 0
     assert cli.main(["play", str(run)]) == 2  # it cannot be drawn, but its actions have bounds
     assert "no bounds" not in capsys.readouterr().err
@@ -164,7 +163,7 @@ def test_free_memory_respects_a_containers_limit(tmp_path: Path) -> None:
 
 
 def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = training.train(tiny(tmp_path, stop_at=90)).runs[0]
+    first = start.train(tiny(tmp_path, stop_at=90)).runs[0]
     saved = str(first / "config.json")
     asked, reason = cli.train_config(["--config", saved, "--replay.batch-size", "8", "--seeds", "3"])
     assert (asked.task, asked.stop_at, asked.replay.batch_size, asked.seeds) == ("probe-point", 90, 8, (3,))

@@ -11,7 +11,7 @@ import pytest
 from warpsac.envs import registry
 from warpsac.envs.tasks import Task, find
 from warpsac.training import evaluate
-from warpsac.training.episodes import Episode, EpisodeLog, EpisodeTracker, summary
+from warpsac.training.episodes import Episode, HostEpisodes, summary
 from warpsac.training.terminal import Interrupted
 from warpsac.types import StepResult
 
@@ -146,32 +146,44 @@ def test_scores_of_a_benchmark_task() -> None:
 
 
 def steps_of(reward: list[float], ended: list[bool], success: list[bool] | None = None) -> StepResult:
-    end = np.array(ended)
-    obs = np.zeros((len(reward), 1), np.float32)
-    won = None if success is None else np.array(success)
-    return StepResult(obs, np.array(reward, np.float32), end, np.zeros_like(end), obs, won)
+    """A step [1, N] of one seed."""
+    end = np.array([ended])
+    obs = np.zeros((1, len(reward), 1), np.float32)
+    won = None if success is None else np.array([success])
+    return StepResult(obs, np.array([reward], np.float32), end, np.zeros_like(end), obs, won)
 
 
 def test_returns_lengths_and_successes_by_hand() -> None:
-    tracker = EpisodeTracker(2)
-    assert tracker.observe(steps_of([1, 10], [False, False], [True, False])) == []
-    assert tracker.observe(steps_of([2, 20], [True, False], [False, False])) == [Episode(0, 3.0, 2, True)]
-    assert tracker.observe(steps_of([4, 30], [True, True], [False, False])) == [
-        Episode(0, 4.0, 1, False),
-        Episode(1, 60.0, 3, False),
-    ]
+    episodes = HostEpisodes.none(1, 2)
+    episodes.observe(steps_of([1, 10], [False, False], [True, False]), None)
+    assert episodes.ended == [[]]
+    episodes.observe(steps_of([2, 20], [True, False], [False, False]), None)
+    assert episodes.ended == [[Episode(0, 3.0, 2, True)]]
+    episodes.observe(steps_of([4, 30], [True, True], [False, False]), None)
+    assert episodes.ended == [[Episode(0, 3.0, 2, True), Episode(0, 4.0, 1, False), Episode(1, 60.0, 3, False)]]
 
 
-def test_the_log_of_training_episodes_survives_a_checkpoint() -> None:
-    log = EpisodeLog(2)
-    log.observe(steps_of([1, 10], [True, False]), None, 0)
-    log.observe(steps_of([2, 20], [False, False]), np.array([False, True]), 3)  # environment 1 began anew
-    again = EpisodeLog(2)
-    again.restore(log.state())
-    for one in (log, again):
+def test_each_seed_has_its_own_episodes() -> None:
+    episodes = HostEpisodes.none(2, 2)
+    steps = [steps_of([1, 10], [False, True], [True, False]), steps_of([2, 20], [True, False], [False, False])]
+    both = StepResult(*(None if a is None else np.concatenate([a, b]) for a, b in zip(*steps, strict=True)))
+    episodes.observe(both, np.array([[False, False], [True, False]]), np.array([0, 4]))
+    assert episodes.ended == [[Episode(1, 10.0, 1, False)], [Episode(0, 2.0, 1, False)]]
+    assert episodes.length.tolist() == [[1, 0], [0, 1]]
+    one, other = episodes.take_rows()
+    assert one == {"episode/return": 10.0, "episode/length": 1.0, "episode/success": 0.0, "faults/count": 0}
+    assert other == {"episode/return": 2.0, "episode/length": 1.0, "episode/success": 0.0, "faults/count": 4}
+
+
+def test_the_training_episodes_survive_a_checkpoint() -> None:
+    episodes = HostEpisodes.none(1, 2)
+    episodes.observe(steps_of([1, 10], [True, False]), None, 0)
+    episodes.observe(steps_of([2, 20], [False, False]), np.array([[False, True]]), 3)  # environment 1 was restarted
+    again = HostEpisodes.joined([episodes.of_seed(0)])
+    for one in (episodes, again):
         one.observe(steps_of([4, 40], [False, True]), None, 0)
-        assert one.take_row() == {"episode/return": (1 + 60) / 2, "episode/length": 1.5, "faults/count": 3}
-        assert one.take_row() == {"faults/count": 3}
-        one.forget_running()
+        assert one.take_rows() == [{"episode/return": (1 + 60) / 2, "episode/length": 1.5, "faults/count": 3}]
+        assert one.take_rows() == [{"faults/count": 3}]
+        one.forget(np.ones((1, 2), bool))
         one.observe(steps_of([8, 80], [True, False]), None, 0)
-        assert one.take_row() == {"episode/return": 8.0, "episode/length": 1.0, "faults/count": 3}
+        assert one.take_rows() == [{"episode/return": 8.0, "episode/length": 1.0, "faults/count": 3}]

@@ -12,10 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.training.engine import Engine
-from warpsac.training.host_loop import HostLoop
 
-from runs import WARMUP, assert_same_run, rows_of, state_of, tiny
+from runs import WARMUP, assert_same_run, rows_of, state_of, tiny, tiny_ppo
 from warpsac import cli
 from warpsac.config.loading import to_json
 from warpsac.config.schema import Config
@@ -24,7 +22,10 @@ from warpsac.envs.probes import host as probe
 from warpsac.envs.registry import make
 from warpsac.errors import TrainingStopped
 from warpsac.runs import checkpoint
-from warpsac.training import start as training
+from warpsac.training import start
+from warpsac.training.loop import Loop
+from warpsac.training.simulators import HostSimulators
+from warpsac.training.stepped import SteppedDriver
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -45,13 +46,13 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Any:
 def every_step(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the simulator of the training loop returned, step by step."""
     steps: list[Any] = []
-    store = Engine.store
+    remember = SteppedDriver._remember
 
     def watched(self: Any, action: np.ndarray, step: Any) -> None:
         steps.append((action, step))
-        store(self, action, step)
+        remember(self, action, step)
 
-    monkeypatch.setattr(Engine, "store", watched)
+    monkeypatch.setattr(SteppedDriver, "_remember", watched)
     return steps
 
 
@@ -65,13 +66,13 @@ def every_step(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_a_faulty_step_never_enters_replay(
     tmp_path: Path, faults: Any, every_step: list[Any], kind: str, placement: str
 ) -> None:
-    """One environment, 30 steps: the 12th fails, the episode goes on in a new one with the same action."""
+    """One environment, 30 steps: the 12th fails, the episode is followed by a new one, with the same action."""
     faults(**{kind: frozenset({12})})
     config = tiny(
         tmp_path, task="probe-faulty", env={"num_envs": 1}, learning_starts=50, stop_at=30,
         replay={"capacity": 50, "placement": placement}, eval={"every": 0},
     )  # fmt: skip
-    (run,) = training.train(config).runs
+    (run,) = start.train(config).runs
     replay = {name.removeprefix("replay/"): value for name, value in state_of(run).items() if "replay/" in name}
     assert all(np.isfinite(value).all() for value in replay.values())
     restarts = [t for t, (_, step) in enumerate(every_step) if step.restart is not None]
@@ -99,11 +100,11 @@ def test_a_faulty_step_never_enters_replay(
 def test_other_environments_do_not_notice(tmp_path: Path, faults: Any, every_step: list[Any]) -> None:
     settings: dict[str, Any] = {"task": "probe-faulty", "stop_at": 60, "eval": {"every": 0}}
     faults()
-    training.train(tiny(tmp_path, **settings))
+    start.train(tiny(tmp_path, **settings))
     calm = [step.result for _, step in every_step]
     every_step.clear()
     faults(nan_obs_at=frozenset({3 * 5 + 2}))  # environment 1 at step 5
-    training.train(tiny(tmp_path, **settings))
+    start.train(tiny(tmp_path, **settings))
     for t, (good, (_, step)) in enumerate(zip(calm, every_step, strict=True)):
         np.testing.assert_array_equal(step.result.obs[0, [0, 2]], good.obs[0, [0, 2]])
         assert (step.restart is not None) == (t == 5)
@@ -157,12 +158,12 @@ def test_after_max_faults_training_stops_with_a_good_checkpoint(
     plan = faults(always_after=3 * 40 + 1)  # environment 0 has made step 40, environment 1 fails at it
     config = tiny(tmp_path, task="probe-faulty", env={"max_faults": 4}, eval={"every": 0}, checkpoint={"every": 0})
     with pytest.raises(TrainingStopped) as stopped:
-        training.train(config)
+        start.train(config)
     (run,) = tmp_path.iterdir()
     assert str(stopped.value) == (
         "probe-faulty: environment 1 failed 4 times in a row (env.max_faults = 4); last fault: "
         "RuntimeError: the simulator broke at step 125; "
-        f"saved, go on with: warpsac train --resume {run}"
+        f"saved, resume with: warpsac train --resume {run}"
     )
     assert not isinstance(stopped.value, SimulatorFailed)
     saved = state_of(run)
@@ -172,19 +173,32 @@ def test_after_max_faults_training_stops_with_a_good_checkpoint(
     assert all(np.isfinite(value).all() for name, value in saved.items() if value.dtype.kind == "f")
 
     plan.always_after = None
-    outcome = training.resume([run])
+    outcome = start.resume([run])
     assert outcome.finished
-    assert "episodes that were running are cut" in capsys.readouterr().out
+    assert "running episodes are cut" in capsys.readouterr().out
     assert state_of(run)["replay/count"] == 90
-    # The updates that ran beside the step that was never made are not made again.
-    (whole,) = training.train(dataclasses.replace(config, out=str(tmp_path / "whole"))).runs
+    # The updates that ran during the step that was never made are not made again.
+    (whole,) = start.train(dataclasses.replace(config, out=str(tmp_path / "whole"))).runs
     assert state_of(run)["info/updates"] == state_of(whole)["info/updates"]
+
+
+def test_a_rollout_that_a_failing_simulator_cuts_off_is_made_again(tmp_path: Path, faults: Any) -> None:
+    """PPO, rollouts of 5 interactions: the 18th fails for good, so the checkpoint is at the 15th."""
+    plan = faults(always_after=3 * 17 + 1)
+    with pytest.raises(TrainingStopped, match="resume with: warpsac train --resume"):
+        start.train(tiny_ppo(tmp_path, task="probe-faulty", env={"max_faults": 4}, eval={"every": 0}))
+    (run,) = tmp_path.iterdir()
+    saved = state_of(run)
+    assert (saved["info/interaction"], saved["info/updates"]) == (15, 3 * 2 * 3)
+    plan.always_after = None
+    assert start.resume([run]).finished
+    assert (state_of(run)["info/interaction"], state_of(run)["info/updates"]) == (60, 12 * 2 * 3)
 
 
 def test_a_simulator_that_fails_in_evaluation_stops_training_too(tmp_path: Path, faults: Any) -> None:
     faults(always_after=3 * 40)  # the evaluation after interaction 40 meets it
-    with pytest.raises(TrainingStopped, match=r"failed 10 times in a row .* go on with: warpsac train --resume"):
-        training.train(tiny(tmp_path, task="probe-faulty", eval={"every": 0}, stop_at=120))
+    with pytest.raises(TrainingStopped, match=r"failed 10 times in a row .* resume with: warpsac train --resume"):
+        start.train(tiny(tmp_path, task="probe-faulty", eval={"every": 0}, stop_at=120))
     (run,) = tmp_path.iterdir()
     assert checkpoint.steps(run / "checkpoints") == [75, 120]
 
@@ -192,11 +206,18 @@ def test_a_simulator_that_fails_in_evaluation_stops_training_too(tmp_path: Path,
 def test_a_simulator_that_never_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.Faulty, "reset", lambda self, **_: (np.full(4, np.nan), {}))
     with pytest.raises(TrainingStopped, match=r"environment 0 failed 10 times in a row .* observation is not finite"):
-        training.train(tiny(tmp_path, task="probe-faulty"))
+        start.train(tiny(tmp_path, task="probe-faulty"))
     assert list(tmp_path.iterdir()) == []
 
 
 # --- a learner that fails
+
+
+def poison(loop: Loop, **changes: Any) -> None:
+    """Replace part of the learner."""
+    state: Any = loop.driver.state
+    learner = state.agent.learner._replace(**changes)
+    loop.driver.state = state._replace(agent=state.agent._replace(learner=learner))
 
 
 @pytest.mark.parametrize("threaded", [False, True], ids=["one-thread", "two-threads"])
@@ -205,33 +226,31 @@ def test_a_loss_that_is_not_finite_stops_training_and_shows_its_minibatch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str, threaded: bool
 ) -> None:
     """The critic is poisoned before update 31, which the actor learns from in update 32."""
-    monkeypatch.setattr(HostLoop, "learns_in_a_thread", lambda self: threaded)
+    monkeypatch.setattr(HostSimulators, "overlaps_in_a_thread", threaded)
     config = tiny(tmp_path, replay={"placement": placement}, log={"every": 5})
-    with HostLoop(config) as loop:
-        loop.start()
-        learn, batches = loop.engine.learn, {}
+    with start.prepared(config) as loop:
+        driver: Any = loop.driver
+        learn, batches = driver._learn, {}
 
         def poisoned() -> None:
-            update = loop.engine.updates
+            update, agent, keys, programs = loop.counters.updates, driver.state.agent, driver.keys, driver.programs
             if update == 31:
-                loop.engine.learner = loop.engine.learner._replace(
-                    critic=jax.tree.map(lambda leaf: leaf * jnp.nan, loop.engine.learner.critic)
-                )
-            batches[update] = (
-                loop.engine.programs.sample(loop.engine.ring, loop.engine.keys, np.int32(update))
-                if placement == "device"
-                else (loop.engine._host_batch(update),)
-            )
+                poison(loop, critic=jax.tree.map(lambda leaf: leaf * jnp.nan, agent.learner.critic))
+            if placement == "device":
+                batches[update] = programs.sample(agent.memory, driver.state.obs, keys, np.int32(update))
+            else:
+                drawn = programs.sample_keys(keys, np.int32(update))
+                batches[update] = driver.algorithm.sample_on_host(agent.memory, [drawn])
             learn()
 
-        monkeypatch.setattr(loop.engine, "learn", poisoned)
+        monkeypatch.setattr(driver, "_learn", poisoned)
         with pytest.raises(TrainingStopped) as stopped:
             loop.run()
     run = loop.runs[0].path
     # Update 31 is made in interaction 20 + 31 = 51; the action of interaction 53 is the first to show it.
-    assert loop.interaction == 53
-    assert loop.engine.stored == 53
-    assert loop.engine.updates == 34
+    assert loop.counters.interaction == 53
+    assert loop.counters.stored == 53
+    assert loop.counters.updates == 34
     assert str(stopped.value) == (
         f"seed 1: the loss of update 31 is not finite; its minibatch is in {run / 'bad_batch.npz'}; "
         "the last good checkpoint is at step 150; a smaller learner.learning_rate may help"
@@ -248,18 +267,17 @@ def test_a_loss_that_is_not_finite_stops_training_and_shows_its_minibatch(
     assert good["info/interaction"] == 50
     assert all(np.isfinite(value).all() for value in good.values() if value.dtype.kind == "f")
     assert [row["step"] for row in rows_of(run)][-1] == 150
-    assert training.resume([run]).finished
+    assert start.resume([run]).finished
 
 
 def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update may spoil parameters without a bad loss of its own; the next would show it."""
-    with HostLoop(tiny(tmp_path, checkpoint={"every": 150}, eval={"every": 0})) as loop:
-        loop.start()
+    with start.prepared(tiny(tmp_path, checkpoint={"every": 150}, eval={"every": 0})) as loop:
         save = loop.save
 
         def poisoned_save(**options: Any) -> None:
-            poisoned = jnp.full_like(loop.engine.learner.log_alpha, jnp.inf)
-            loop.engine.learner = loop.engine.learner._replace(log_alpha=poisoned)
+            learner: Any = loop.driver.state.agent.learner
+            poison(loop, log_alpha=jnp.full_like(learner.log_alpha, jnp.inf))
             save(**options)
 
         monkeypatch.setattr(loop, "save", poisoned_save)
@@ -296,7 +314,7 @@ def _flat(config: Any, prefix: str = "") -> dict[str, Any]:
 def test_a_full_disk_at_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reference = training.train(tiny(tmp_path / "reference")).runs[0]
+    reference = start.train(tiny(tmp_path / "reference")).runs[0]
     config = tiny(tmp_path / "out")
     write, calls = checkpoint._write_file, []
 

@@ -157,11 +157,11 @@ def test_the_package_itself_loads_nothing_heavy() -> None:
 def test_reading_runs_does_without_jax() -> None:
     code = """
 from warpsac import cli, errors, types
-from warpsac.config import profiles, provenance, schema, loading
+from warpsac.config import loading, profiles, provenance, schema
 from warpsac.envs import published, registry, task_list
 from warpsac.report import command
 from warpsac.runs import bench_plan, checkpoint, curve, files, rowfiles, run_folder
-from warpsac.training import configure, terminal, episodes, evaluate
+from warpsac.training import configure, episodes, evaluate, terminal
 """
     assert loaded_by(code) == set()
 

@@ -1,4 +1,4 @@
-"""A training program killed without warning twenty times, each time gone on with, equals one left alone."""
+"""A training program killed without warning twenty times, each time resumed, equals one left alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = (
 
 
 def start(out: Path, *words: str) -> subprocess.Popen[str]:
-    """Train, or go on with the run that is there."""
+    """Train, or resume the run that is there."""
     runs = sorted(config.parent for config in out.glob("*/config.json"))
     command = ["--resume", str(runs[-1])] if runs else ["probe-point", *SETTINGS.split(), "--out", str(out)]
     return subprocess.Popen(

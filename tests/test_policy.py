@@ -10,41 +10,46 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
-from warpsac.training.host_loop import HostLoop
 
 import warpsac
 from runs import tiny
 from warpsac.config.loading import to_json
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint
-from warpsac.training import api
-from warpsac.training import start as training
+from warpsac.training import api, start
+from warpsac.training.loop import Loop
 from warpsac.watch import play
 
 
 @pytest.fixture(scope="module")
-def loop(tmp_path_factory: pytest.TempPathFactory) -> HostLoop:
-    """A finished run, its engine still at hand."""
-    with HostLoop(tiny(tmp_path_factory.mktemp("runs"), stop_at=90, eval={"every": 0})) as loop:
-        loop.start()
+def loop(tmp_path_factory: pytest.TempPathFactory) -> Loop:
+    """A finished run, its learner still at hand."""
+    with start.prepared(tiny(tmp_path_factory.mktemp("runs"), stop_at=90, eval={"every": 0})) as loop:
         loop.run()
     return loop
 
 
 @pytest.fixture(scope="module")
-def run(loop: HostLoop) -> Path:
+def run(loop: Loop) -> Path:
     return loop.runs[0].path
 
 
-def test_the_loaded_policy_is_the_one_that_was_trained(loop: HostLoop, run: Path) -> None:
+def test_the_loaded_policy_is_the_one_that_was_trained(loop: Loop, run: Path) -> None:
     policy = warpsac.load_policy(run)
     assert policy.step == 90
     obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    (trained,) = np.asarray(loop.engine.best_policy()(obs[None]))
-    np.testing.assert_array_equal(policy.normalized(obs), trained)
-    np.testing.assert_allclose(policy(obs), 2 * trained, rtol=1e-6)  # the task's actions reach from -2 to 2
+    driver: Any = loop.driver
+    learned = driver.state.agent.learner.policy
+    for mine, other in zip(jax.tree.leaves(policy.policy), jax.tree.leaves(learned), strict=True):
+        np.testing.assert_array_equal(mine, other[0])
+    # The compiler folds a loaded policy's parameters into its program: equal up to rounding.
+    (trained,) = np.asarray(driver.programs.act_best(learned, obs[None]))
+    np.testing.assert_allclose(policy.normalized(obs), trained, rtol=1e-6, atol=1e-7)
+    # The task's actions reach from -2 to 2.
+    np.testing.assert_allclose(policy(obs), 2 * policy.normalized(obs), rtol=1e-6)
     assert np.ptp(trained, axis=0).min() > 1e-4
 
 
@@ -214,7 +219,7 @@ def test_a_video_of_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("MuJoCo cannot draw on this machine")
     monkeypatch.setenv("MUJOCO_GL", gl)
     config = tiny(tmp_path, task="InvertedPendulum-v5", stop_at=15, eval={"every": 0}, env={"num_envs": 1})
-    (run,) = training.train(config).runs
+    (run,) = start.train(config).runs
     filmed = play.record(warpsac.load_policy(run), "InvertedPendulum-v5", run / "policy.mp4", 20, 0)
     frames, meta = frames_of(run / "policy.mp4")
     assert len(frames) == filmed.steps == 20

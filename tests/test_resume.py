@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from warpsac.training.host_loop import HostLoop
 
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 from warpsac.config.schema import Config
 from warpsac.errors import UserError
 from warpsac.report.runs import collect
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.training import resuming
-from warpsac.training import start as training
+from warpsac.training import start
+from warpsac.training.loop import Loop
+from warpsac.training.state import _arrays_of
+from warpsac.training.stepped import SteppedDriver
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -53,7 +56,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @functools.cache
     def runs(setting: str, overlap: bool) -> list[Path]:
         out = tmp_path_factory.mktemp("reference")
-        outcome = training.train(tiny(out, **SETTINGS[setting], overlap=overlap))
+        outcome = start.train(tiny(out, **SETTINGS[setting], overlap=overlap))
         assert outcome.finished
         return outcome.runs
 
@@ -61,27 +64,27 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, at: int, how: Any) -> None:
-    """Let `how(loop)` happen within interaction number `at` of the next loop."""
-    original = HostLoop.interact
+    """Let `how()` happen within interaction number `at` of the next loop."""
+    original = SteppedDriver.interact
 
-    def interact(self: HostLoop) -> None:
-        if self.interaction == at:
-            monkeypatch.setattr(HostLoop, "interact", original)
-            how(self)
+    def interact(self: SteppedDriver) -> None:
+        if self.state.counters.interaction == at:
+            monkeypatch.setattr(SteppedDriver, "interact", original)
+            how()
         original(self)
 
-    monkeypatch.setattr(HostLoop, "interact", interact)
+    monkeypatch.setattr(SteppedDriver, "interact", interact)
 
 
 def kill_with(number: signal.Signals) -> Any:
-    return lambda loop: os.kill(os.getpid(), number)
+    return lambda: os.kill(os.getpid(), number)
 
 
 class Killed(Exception):
     """Ends a process of which nothing is left but its files, as far as a test in the same one can tell."""
 
 
-def die(loop: HostLoop) -> None:
+def die() -> None:
     raise Killed
 
 
@@ -97,24 +100,24 @@ def test_interrupted_four_times_equals_uninterrupted(
     config = tiny(tmp_path, **SETTINGS[setting], overlap=overlap)
     envs = config.env.num_envs
     interrupt(monkeypatch, at=11, how=kill_with(signal.SIGTERM))
-    outcome = training.train(config)
+    outcome = start.train(config)
     assert (outcome.reason, outcome.signal) == ("signal", signal.SIGTERM)
     runs = outcome.runs
     assert checkpoint.steps(runs[0] / "checkpoints") == [12 * envs]
 
     interrupt(monkeypatch, at=WARMUP, how=kill_with(signal.SIGINT))
-    outcome = training.resume(runs)
+    outcome = start.resume(runs)
     assert (outcome.reason, outcome.signal) == ("signal", signal.SIGINT)
 
-    assert training.resume(runs, stop_at=33 * envs).finished
+    assert start.resume(runs, stop_at=33 * envs).finished
     assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 33 * envs
 
     interrupt(monkeypatch, at=70, how=die)  # after the checkpoint at 50, with three rows behind it
     with pytest.raises(Killed):
-        training.resume(runs, stop_at=90 * envs)
+        start.resume(runs, stop_at=90 * envs)
     assert [row["step"] for row in rows_of(runs[0])][-3:] == [56 * envs, 63 * envs, 70 * envs]
 
-    assert training.resume(runs, stop_at=90 * envs).finished
+    assert start.resume(runs, stop_at=90 * envs).finished
     for run, reference in zip(runs, uninterrupted(setting, overlap), strict=True):
         assert_same_run(run, reference, extra_evaluations=[33 * envs])
         aside = rowfiles.read_metrics(run / "set_aside" / "metrics-1.jsonl")
@@ -128,11 +131,11 @@ def test_resumed_with_replay_in_the_other_memory(tmp_path: Path, uninterrupted: 
     setting = SETTINGS["3-steps-3-envs-1-seed"]
     for before, after in (("host", "device"), ("device", "host")):
         config = tiny(tmp_path, **setting | {"replay": {"n_step": 3, "placement": before}}, stop_at=141)
-        (run,) = training.train(config).runs
+        (run,) = start.train(config).runs
         settings = (run / "config.json").read_text()
         assert f'"placement": "{before}"' in settings
         (run / "config.json").write_text(settings.replace(f'"placement": "{before}"', f'"placement": "{after}"'))
-        training.resume([run], stop_at=270)
+        start.resume([run], stop_at=270)
         assert_same_run(run, uninterrupted("3-steps-3-envs-1-seed", True)[0], extra_evaluations=[141])
 
 
@@ -143,22 +146,22 @@ def test_a_signal_during_an_evaluation_ends_it_and_the_resumed_run_makes_up_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
 ) -> None:
     config, setting = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]), "3-steps-3-envs-1-seed"
-    original, calls = HostLoop.evaluation_episodes, []
+    original, calls = SteppedDriver.evaluate, []
 
-    def row(self: HostLoop, *arguments: Any) -> Any:
-        calls.append(self.step)
-        if calls in ([0], [0, 0, 120]) or (self.step == 270 and calls.count(270) == 1):
+    def interrupted(self: SteppedDriver, step: int, *arguments: Any) -> Any:
+        calls.append(step)
+        if calls in ([0], [0, 0, 120]) or (calls[-1] == 270 and calls.count(270) == 1):
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, *arguments)
+        return original(self, step, *arguments)
 
-    monkeypatch.setattr(HostLoop, "evaluation_episodes", row)
-    outcome = training.train(config)
+    monkeypatch.setattr(SteppedDriver, "evaluate", interrupted)
+    outcome = start.train(config)
     runs = outcome.runs
     assert (outcome.reason, rows_of(runs[0])) == ("signal", [])
     for step in (120, 270):
-        assert training.resume(runs).reason == "signal"
+        assert start.resume(runs).reason == "signal"
         assert checkpoint.steps(runs[0] / "checkpoints")[-1] == step
-    assert training.resume(runs).finished
+    assert start.resume(runs).finished
     assert calls == [0, 0, 120, 120, 240, 270, 270]
     assert_same_run(runs[0], uninterrupted(setting, True)[0])
 
@@ -167,31 +170,31 @@ def test_killed_after_an_evaluation_that_the_checkpoint_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uninterrupted: Any
 ) -> None:
     """A signal ended the evaluation at 120; it was made up for, then nothing was saved any more: it is there once."""
-    setting, evaluate = "3-steps-3-envs-1-seed", HostLoop.evaluation_episodes
+    setting, evaluate = "3-steps-3-envs-1-seed", SteppedDriver.evaluate
 
-    def interrupted(self: HostLoop, *arguments: Any) -> Any:
-        if self.step == 120:
+    def interrupted(self: SteppedDriver, step: int, *arguments: Any) -> Any:
+        if step == 120:
             os.kill(os.getpid(), signal.SIGTERM)
-        return evaluate(self, *arguments)
+        return evaluate(self, step, *arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(HostLoop, "evaluation_episodes", interrupted)
-        runs = training.train(tiny(tmp_path, **SETTINGS[setting])).runs
+        patched.setattr(SteppedDriver, "evaluate", interrupted)
+        runs = start.train(tiny(tmp_path, **SETTINGS[setting])).runs
     assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 120
     interrupt(monkeypatch, at=41, how=die)
     with pytest.raises(Killed):
-        training.resume(runs)
+        start.resume(runs)
     assert rows_of(runs[0])[-1]["step"] == 120
     assert rows_of(runs[0])[-1]["kind"] == "eval"
-    assert training.resume(runs).finished
+    assert start.resume(runs).finished
     assert_same_run(runs[0], uninterrupted(setting, True)[0])
     assert [row["step"] for row in rowfiles.read_evaluations(runs[0])] == [0, 120, 240, 270]
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path, uninterrupted: Any) -> None:
     config = tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"])
-    runs = training.train(config).runs
-    assert training.resume(runs).finished
+    runs = start.train(config).runs
+    assert start.resume(runs).finished
     assert_same_run(runs[0], uninterrupted("3-steps-3-envs-1-seed", True)[0])
 
 
@@ -202,15 +205,15 @@ def without_seconds(table: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("damaged", ["metrics.jsonl", "evaluations.csv"])
 def test_a_last_evaluation_that_was_lost_is_made_again(tmp_path: Path, damaged: str) -> None:
-    runs = training.train(tiny(tmp_path, seeds=(1, 2), stop_at=120)).runs
+    runs = start.train(tiny(tmp_path, seeds=(1, 2), stop_at=120)).runs
     before = [(rows_of(run), (run / "evaluations.csv").read_text()) for run in runs]
     file = runs[1] / damaged
     file.write_text(file.read_text()[:-10])  # its last line is the evaluation's
-    assert training.resume(runs).finished
+    assert start.resume(runs).finished
     for run, (rows, table) in zip(runs, before, strict=True):
         assert rows_of(run) == rows
         assert without_seconds((run / "evaluations.csv").read_text()) == without_seconds(table)
-    assert training.resume(runs).finished
+    assert start.resume(runs).finished
     assert [rows_of(run) for run in runs] == [rows for rows, _ in before]
 
 
@@ -219,10 +222,10 @@ def test_before_the_first_checkpoint_resume_starts_from_the_beginning(
 ) -> None:
     interrupt(monkeypatch, at=16, how=die)
     with pytest.raises(Killed):
-        training.train(tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]))
+        start.train(tiny(tmp_path, **SETTINGS["3-steps-3-envs-1-seed"]))
     (run,) = tmp_path.iterdir()
     assert [row["step"] for row in rows_of(run)] == [0, 21, 42]
-    assert training.resume([run]).finished
+    assert start.resume([run]).finished
     assert "no checkpoint was made yet: starting from the beginning" in capsys.readouterr().out
     assert_same_run(run, uninterrupted("3-steps-3-envs-1-seed", True)[0])
     assert len(rowfiles.read_metrics(run / "set_aside" / "metrics-1.jsonl")) == 3
@@ -238,15 +241,15 @@ def damage(run: Path, name: str = "learner.npz", which: int = -1) -> None:
     file.write_bytes(content)
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_taken(
     tmp_path: Path, uninterrupted: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     setting = "3-steps-3-envs-1-seed"
-    (run,) = training.train(tiny(tmp_path, **SETTINGS[setting], stop_at=165)).runs
+    (run,) = start.train(tiny(tmp_path, **SETTINGS[setting], stop_at=165)).runs
     assert checkpoint.steps(run / "checkpoints") == [150, 165]
     damage(run)
     capsys.readouterr()
-    assert training.resume([run], stop_at=270).finished
+    assert start.resume([run], stop_at=270).finished
     lines = [line for line in capsys.readouterr().out.splitlines() if " is damaged: " in line]
     assert len(lines) == 1
     assert lines[0].endswith("learner.npz has a wrong checksum; trying the checkpoint before it")
@@ -256,29 +259,29 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(
 
 def test_all_seeds_go_back_to_the_newest_step_that_all_have(tmp_path: Path, uninterrupted: Any) -> None:
     setting = "1-step-3-envs-2-seeds"
-    runs = training.train(tiny(tmp_path, **SETTINGS[setting], stop_at=165)).runs
+    runs = start.train(tiny(tmp_path, **SETTINGS[setting], stop_at=165)).runs
     damage(runs[1], "replay.npz")
-    assert training.resume(runs, stop_at=270).finished
+    assert start.resume(runs, stop_at=270).finished
     for run, reference in zip(runs, uninterrupted(setting, True), strict=True):
         assert_same_run(run, reference, extra_evaluations=[165])
 
 
 def test_seeds_without_a_step_that_all_have_are_resumed_one_by_one(tmp_path: Path) -> None:
-    runs = training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=81)).runs
+    runs = start.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=81)).runs
     damage(runs[0], which=0)
     damage(runs[1], which=1)
     with pytest.raises(UserError, match=r"seed1: no good checkpoint of step 75 or before: resume the runs one by one"):
-        training.resume(runs)
-    assert training.resume(runs[:1], stop_at=84).finished
-    assert training.resume(runs[1:], stop_at=84).finished
+        start.resume(runs)
+    assert start.resume(runs[:1], stop_at=84).finished
+    assert start.resume(runs[1:], stop_at=84).finished
 
 
 def test_seeds_can_be_resumed_alone(tmp_path: Path) -> None:
-    runs = training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=48)).runs
-    assert training.resume(runs[1:], stop_at=51).finished
+    runs = start.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"], stop_at=48)).runs
+    assert start.resume(runs[1:], stop_at=51).finished
     (runs[0] / "checkpoints" / "step_000000000048").rename(tmp_path / "gone")
     with pytest.raises(UserError, match=r"seed1 has no checkpoint yet, .*seed2 has: resume them one by one"):
-        training.resume(runs)
+        start.resume(runs)
 
 
 def test_killed_while_the_seeds_are_saved_with_one_checkpoint_each(
@@ -296,30 +299,30 @@ def test_killed_while_the_seeds_are_saved_with_one_checkpoint_each(
     changes = {**SETTINGS[setting], "checkpoint": {"every": 75, "keep": 1}}
     monkeypatch.setattr(checkpoint, "save", killed)
     with pytest.raises(Killed):
-        training.train(tiny(tmp_path, **changes))
+        start.train(tiny(tmp_path, **changes))
     monkeypatch.undo()
     runs = sorted(tmp_path.iterdir())
     assert [checkpoint.steps(run / "checkpoints") for run in runs] == [[75, 150], [75]]
-    assert "step 75 is the last saved" in resuming.after_a_stop_at_once([run_folder.open_run(run) for run in runs])
-    assert training.resume(runs).finished
+    assert "step 75 is the last saved" in start.after_a_stop_at_once([run_folder.open_run(run) for run in runs])
+    assert start.resume(runs).finished
     for run, reference in zip(runs, uninterrupted(setting, True), strict=True):
         assert_same_run(run, reference)
         assert checkpoint.steps(run / "checkpoints") == [270]
 
 
 def test_seeds_that_refilled_replay_at_different_times_are_not_resumed_together(tmp_path: Path) -> None:
-    """Both are at one step, with replays of different lengths: one count of steps cannot tell of both."""
+    """Both are at one step, with replays of different lengths: one count of steps cannot describe both."""
     limit = {"replay_limit_gb": 1e-6}  # a few interactions
-    runs = training.train(tiny(tmp_path, seeds=(1, 2), stop_at=105, eval={"every": 0}, checkpoint=limit)).runs
+    runs = start.train(tiny(tmp_path, seeds=(1, 2), stop_at=105, eval={"every": 0}, checkpoint=limit)).runs
     for run, between in zip(runs, (132, 135), strict=True):
-        training.resume([run], stop_at=between)
-        training.resume([run], stop_at=141)
+        start.resume([run], stop_at=between)
+        start.resume([run], stop_at=141)
     assert [state_of(run)["replay/count"] for run in runs] == [3, 2]
     before = [rows_of(run) for run in runs]
     with pytest.raises(UserError, match=r"seed2 and .*seed1 differ in .* replay holds: resume them one by one"):
-        training.resume(runs, stop_at=150)
+        start.resume(runs, stop_at=150)
     assert [rows_of(run) for run in runs] == before
-    assert training.resume(runs[1:], stop_at=150).finished
+    assert start.resume(runs[1:], stop_at=150).finished
 
 
 def test_no_seed_is_touched_if_another_process_trains_one_of_them(
@@ -327,7 +330,7 @@ def test_no_seed_is_touched_if_another_process_trains_one_of_them(
 ) -> None:
     interrupt(monkeypatch, at=30, how=die)  # after the checkpoint at 25
     with pytest.raises(Killed):
-        training.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"]))
+        start.train(tiny(tmp_path, **SETTINGS["1-step-3-envs-2-seeds"]))
     runs = sorted(tmp_path.iterdir())
     lock = run_folder.lock_file
 
@@ -339,47 +342,47 @@ def test_no_seed_is_touched_if_another_process_trains_one_of_them(
     monkeypatch.setattr(run_folder, "lock_file", held)
     before = (runs[0] / "metrics.jsonl").read_text()
     with pytest.raises(UserError, match="seed2: another process is training in this folder"):
-        training.resume(runs)
+        start.resume(runs)
     assert (runs[0] / "metrics.jsonl").read_text() == before
     assert run_folder.open_run(runs[0]).meta["resumes"] == []
 
 
 def test_when_every_checkpoint_is_damaged_nothing_is_guessed(tmp_path: Path) -> None:
-    (run,) = training.train(tiny(tmp_path, stop_at=15, eval={"every": 0})).runs
+    (run,) = start.train(tiny(tmp_path, stop_at=15, eval={"every": 0})).runs
     damage(run)
     before = sorted(path.name for path in run.iterdir())
     with pytest.raises(UserError, match=r"no good checkpoint to resume from; start it again with `warpsac train`"):
-        training.resume([run])
+        start.resume([run])
     assert sorted(path.name for path in run.iterdir()) == before
 
 
 def test_runs_of_different_settings_are_not_resumed_together(tmp_path: Path) -> None:
     runs = [
-        training.train(tiny(tmp_path, seeds=(seed,), stop_at=15, eval={"every": 0}, log={"every": seed})).runs[0]
+        start.train(tiny(tmp_path, seeds=(seed,), stop_at=15, eval={"every": 0}, log={"every": seed})).runs[0]
         for seed in (1, 2)
     ]
     with pytest.raises(UserError, match="have different settings: resume them one by one"):
-        training.resume(runs)
+        start.resume(runs)
     with pytest.raises(UserError, match="at least one run folder"):
-        training.resume([])
+        start.resume([])
 
 
 # --- what cannot be restored
 
 
-def loop_resumed(run: Path) -> HostLoop:
-    """The loop right after it took up the checkpoint."""
+@contextlib.contextmanager
+def loop_resumed(run: Path) -> Iterator[Loop]:
+    """The loop right after it was restored from the checkpoint."""
     opened = run_folder.open_run(run)
-    found = training.resuming.find_checkpoints([opened])
-    loop = HostLoop(opened.config, [opened])
-    loop.start(checkpoints=found)
-    return loop
+    found = start.find_checkpoints([opened])
+    with start.prepared(opened.config, resumed=[opened], checkpoints=found) as loop:
+        yield loop
 
 
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_a_simulator_without_state_is_cut_as_truncated(tmp_path: Path, placement: str) -> None:
     config = tiny(tmp_path, task="Forgetful-v0", stop_at=37 * 3, eval={"every": 0}, replay={"placement": placement})
-    (run,) = training.train(config).runs
+    (run,) = start.train(config).runs
     saved = state_of(run)
     assert not any(name.startswith("env/") for name in saved)
     last, slots = 36, saved["replay/final_count"]  # 36 is the last step stored, within the second episode
@@ -387,25 +390,26 @@ def test_a_simulator_without_state_is_cut_as_truncated(tmp_path: Path, placement
     assert (saved["replay/end"][last] == 0).all()
 
     with loop_resumed(run) as loop:
-        ring = loop.engine.replay_state
+        state = loop.driver.state
+        ring = _arrays_of(state.agent.memory)
         np.testing.assert_array_equal(np.asarray(ring.end)[last, 0], slots + 1 + np.arange(3))  # truncated
         np.testing.assert_array_equal(np.asarray(ring.finals)[0, slots : slots + 3], saved["episodes/obs"])
-        np.testing.assert_array_equal(np.asarray(ring.obs)[last + 1, 0], loop.obs[0])
-        assert not np.isclose(loop.obs[0], saved["episodes/obs"]).all(1).any()  # new episodes, at rest
-        np.testing.assert_array_equal(loop.obs[0, :, 2:], 0)
-        np.testing.assert_array_equal(np.asarray(loop.engine.scale.ended), True)
-        assert loop.episodes[0].tracker.length.tolist() == [0, 0, 0]
-    assert training.resume([run], stop_at=270).finished
+        np.testing.assert_array_equal(np.asarray(ring.obs)[last + 1, 0], state.obs[0])
+        assert not np.isclose(state.obs[0], saved["episodes/obs"]).all(1).any()  # new episodes, at rest
+        np.testing.assert_array_equal(state.obs[0, :, 2:], 0)
+        np.testing.assert_array_equal(np.asarray(state.agent.scale.ended), True)
+        assert state.episodes.length.tolist() == [[0, 0, 0]]
+    assert start.resume([run], stop_at=270).finished
     later = state_of(run)
     assert later["info/interaction"] == 90
     assert later["info/updates"] == 90 - WARMUP
 
 
 def test_an_environment_of_the_users_with_a_state_of_its_own_resumes_exactly(tmp_path: Path) -> None:
-    reference = training.train(tiny(tmp_path, task="Own-v0")).runs[0]
-    (run,) = training.train(tiny(tmp_path, task="Own-v0", stop_at=111)).runs
+    reference = start.train(tiny(tmp_path, task="Own-v0")).runs[0]
+    (run,) = start.train(tiny(tmp_path, task="Own-v0", stop_at=111)).runs
     assert {"env/0/own/position", "env/2/own/steps", "env/1/random", "env/1/elapsed"} <= state_of(run).keys()
-    training.resume([run], stop_at=270)
+    start.resume([run], stop_at=270)
     assert_same_run(run, reference, extra_evaluations=[111])
 
 
@@ -415,74 +419,77 @@ def test_an_environment_of_the_users_with_a_state_of_its_own_resumes_exactly(tmp
 def test_without_saved_replay_it_is_refilled_by_the_policy_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: dict[str, Any]
 ) -> None:
-    (run,) = training.train(tiny(tmp_path, stop_at=35 * 3, eval={"every": 0}, checkpoint=setting)).runs
+    (run,) = start.train(tiny(tmp_path, stop_at=35 * 3, eval={"every": 0}, checkpoint=setting)).runs
     saved = state_of(run)
     assert not any(name.startswith("replay/") for name in saved)
     with loop_resumed(run) as loop:
         loop.config = tiny(tmp_path, stop_at=58 * 3, eval={"every": 0}, checkpoint=setting)
-        assert loop.engine.stored == 0
-        np.testing.assert_array_equal(np.asarray(loop.engine.replay_state.obs)[0, 0], saved["episodes/obs"])
+        assert loop.counters.stored == 0
+        ring = _arrays_of(loop.driver.state.agent.memory)
+        np.testing.assert_array_equal(np.asarray(ring.obs)[0, 0], saved["episodes/obs"])
         stored: list[int] = []
-        learn = loop.engine.learn
-        monkeypatch.setattr(loop.engine, "learn", lambda: (stored.append(loop.engine.stored), learn()))
+        driver: Any = loop.driver
+        learn = driver._learn
+        monkeypatch.setattr(driver, "_learn", lambda: (stored.append(loop.counters.stored), learn()))
         loop.run()
     assert stored == [20, 21, 22]  # 60 transitions first; the overlap is one interaction behind
     assert state_of(run)["info/updates"] == saved["info/updates"] + 3
 
 
 def test_auto_saves_a_replay_within_the_limit(tmp_path: Path) -> None:
-    (run,) = training.train(tiny(tmp_path, stop_at=15, eval={"every": 0}, checkpoint={"replay_limit_gb": 1e-4})).runs
+    (run,) = start.train(tiny(tmp_path, stop_at=15, eval={"every": 0}, checkpoint={"replay_limit_gb": 1e-4})).runs
     assert state_of(run)["replay/obs"].shape == (6, 3, 4)  # 5 steps, and the observation to act on
 
 
 def test_replay_not_saved_while_the_warm_up_lasts(tmp_path: Path, uninterrupted: Any) -> None:
     config: Config = tiny(tmp_path, stop_at=30, eval={"every": 0}, checkpoint={"replay": "never"})
-    (run,) = training.train(config).runs
+    (run,) = start.train(config).runs
     with loop_resumed(run) as loop:
-        assert loop.interaction == 10
-        assert loop.learning_from == 10 + WARMUP - 1
+        assert loop.counters.interaction == 10
+        assert loop.counters.learning_from == 10 + WARMUP - 1
     same = {name: value for name, value in state_of(run).items() if name.startswith("learner/")}
     with loop_resumed(run) as loop:
-        again = {f"learner/{name}": array for name, array in loop.engine.snapshots(False)[0]["learner"].items()}
+        (groups,) = loop.driver.snapshot(with_memory=False, with_simulator=True)
+        again = {f"learner/{name}": array for name, array in groups["learner"].items()}
     assert_same_state(same, again)
 
 
 def test_a_resumed_run_is_done_at_its_last_step_only(tmp_path: Path) -> None:
-    outcome = training.train(tiny(tmp_path, time_budget=1e-9))
+    outcome = start.train(tiny(tmp_path, time_budget=1e-9))
     assert outcome.reason == "time budget"
     (run,) = outcome.runs
     assert run_folder.open_run(run).config.time_budget == 1e-9
     assert [found.status for found in collect([run])] == ["finished"]
-    training.resume([run], stop_at=99)
+    start.resume([run], stop_at=99)
     assert run_folder.open_run(run).config.time_budget is None
-    assert training.resume([run], stop_at=270, time_budget=1e-9).reason == "time budget"
+    assert start.resume([run], stop_at=270, time_budget=1e-9).reason == "time budget"
     opened = run_folder.open_run(run)
     assert (opened.config.time_budget, opened.meta["resumes"][-1]["time_budget"]) == (None, 1e-9)
     assert [found.status for found in collect([run])] == ["interrupted"]  # a budget ends this stretch, not the run
-    assert training.resume([run]).finished
+    assert start.resume([run]).finished
     assert run_folder.open_run(run).config.time_budget is None
     assert [found.status for found in collect([run])] == ["finished"]
 
 
 def test_lost_checkpoints_are_not_taken_for_a_run_that_has_none_yet(tmp_path: Path) -> None:
-    (run,) = training.train(tiny(tmp_path, stop_at=60, checkpoint={"every": 30})).runs
+    (run,) = start.train(tiny(tmp_path, stop_at=60, checkpoint={"every": 30})).runs
     rows = (run / "metrics.jsonl").read_bytes()
     shutil.rmtree(run / "checkpoints")
-    with pytest.raises(UserError, match=r"has rows up to step 60 but no checkpoint to go on from; start it again"):
-        training.resume([run])
+    with pytest.raises(UserError, match=r"has rows up to step 60 but no checkpoint to resume from; start it again"):
+        start.resume([run])
     assert (run / "metrics.jsonl").read_bytes() == rows
-    # Killed before its first checkpoint it begins anew.
-    (early,) = training.train(tiny(tmp_path / "early", stop_at=30, checkpoint={"every": 30})).runs
+    # Killed before its first checkpoint it starts again.
+    (early,) = start.train(tiny(tmp_path / "early", stop_at=30, checkpoint={"every": 30})).runs
     shutil.rmtree(early / "checkpoints")
-    assert training.resume([early]).finished
+    assert start.resume([early]).finished
 
 
 def test_checkpoints_are_looked_for_when_nobody_else_can_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = training.train(tiny(tmp_path, stop_at=60)).runs
+    (run,) = start.train(tiny(tmp_path, stop_at=60)).runs
     order: list[str] = []
-    lock, find = run_folder.RunFolder.lock, resuming.find_checkpoints
+    lock, find = run_folder.RunFolder.lock, start.find_checkpoints
     monkeypatch.setattr(run_folder.RunFolder, "lock", lambda self: (order.append("lock"), lock(self))[1])
-    monkeypatch.setattr(resuming, "find_checkpoints", lambda runs: (order.append("find"), find(runs))[1])
-    assert training.resume([run], stop_at=90).finished
+    monkeypatch.setattr(start, "find_checkpoints", lambda runs: (order.append("find"), find(runs))[1])
+    assert start.resume([run], stop_at=90).finished
     assert order[:2] == ["lock", "find"]
-    assert training.resume([run]).finished  # the lock was given back
+    assert start.resume([run]).finished  # the lock was given back

@@ -12,21 +12,23 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from warpsac.training.host_loop import HostLoop, is_heavy
 
-from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
+from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny, tiny_ppo
+from warpsac.agents.sac import algorithm as sac_algorithm
 from warpsac.config.schema import Config
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.training import api, engine
+from warpsac.training import api, start, stepped
 from warpsac.training import loop as loop_module
-from warpsac.training import start as training
+from warpsac.training.loop import Loop
+from warpsac.training.simulators import HostSimulators
+from warpsac.training.stepped import SteppedDriver
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
 
 def finish(config: Config) -> Path:
-    outcome = training.train(config)
+    outcome = start.train(config)
     assert outcome.finished
     return outcome.runs[0]
 
@@ -49,11 +51,11 @@ def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Pat
 
 def test_only_long_runs_of_full_size_are_too_much_for_a_cpu(tmp_path: Path) -> None:
     full = api.configure("Hopper-v4")[0]
-    assert is_heavy(full)
-    assert not is_heavy(dataclasses.replace(full, stop_at=20_000))
-    assert not is_heavy(api.configure("Hopper-v4", profile="demo")[0])
-    assert not is_heavy(api.configure("Hopper-v4", algo="ppo")[0])
-    assert not is_heavy(tiny(tmp_path))
+    assert start.is_heavy(full)
+    assert not start.is_heavy(dataclasses.replace(full, stop_at=20_000))
+    assert not start.is_heavy(api.configure("Hopper-v4", profile="demo")[0])
+    assert not start.is_heavy(api.configure("Hopper-v4", algo="ppo")[0])
+    assert not start.is_heavy(tiny(tmp_path))
 
 
 # --- what the simulator does not do
@@ -73,24 +75,29 @@ def test_a_setting_without_effect_is_refused_before_anything_is_made(
     task: str, name: str, value: Any, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=f"env.{name} = {value!r}: has no effect on {task}: leave it out"):
-        training.train(tiny(tmp_path / "runs", task=task, env={name: value}))
+        start.train(tiny(tmp_path / "runs", task=task, env={name: value}))
     assert not (tmp_path / "runs").exists()
 
 
 # --- one interaction
 
 
-def spy(loop: HostLoop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+def updates_of(loop: Loop) -> int:
+    """The learner's own count of its updates."""
+    return int(loop.driver.state.agent.learner.updates[0])
+
+
+def spy(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """(call, updates made before it, interactions stored before it), in order."""
     events: list[tuple[str, int, int]] = []
-    for name in ("act", "store", "learn"):
-        original = getattr(loop.engine, name)
+    for name in ("act", "remember", "learn"):
+        original = getattr(loop.driver, f"_{name}")
 
         def watched(*arguments: Any, name: str = name, original: Any = original) -> Any:
-            events.append((name, int(loop.engine.learner.updates[0]), loop.engine.stored))
+            events.append((name, updates_of(loop), loop.counters.stored))
             return original(*arguments)
 
-        monkeypatch.setattr(loop.engine, name, watched)
+        monkeypatch.setattr(loop.driver, f"_{name}", watched)
     return events
 
 
@@ -101,66 +108,89 @@ def test_updates_handed_over_by_a_thread_are_the_same(
     config = tiny(tmp_path, replay={"placement": placement})
     alone = finish(config)
     threads: set[str] = set()
-    learn = engine.Engine.learn
+    learn = SteppedDriver._learn
 
-    def watched(self: engine.Engine) -> None:
+    def watched(self: SteppedDriver) -> None:
         threads.add(threading.current_thread().name)
         learn(self)
 
-    monkeypatch.setattr(engine.Engine, "learn", watched)
-    monkeypatch.setattr(HostLoop, "learns_in_a_thread", lambda self: True)
+    monkeypatch.setattr(SteppedDriver, "_learn", watched)
+    monkeypatch.setattr(HostSimulators, "overlaps_in_a_thread", True)
     assert_same_run(alone, finish(config))
     assert threads == {"MainThread", "learner_0"}  # what compiles does so in the main thread
 
 
-def test_a_failure_in_either_thread_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the updates are through before anything else looks at the learner."""
-    monkeypatch.setattr(HostLoop, "learns_in_a_thread", lambda self: True)
-    for broken in ("step", "update"):
-        with HostLoop(tiny(tmp_path, stop_at=90, eval={"every": 0})) as loop:
-            loop.start()
-            learn, take_step = loop.engine.learn, loop.take_step
+def test_the_learner_thread_ends_with_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostSimulators, "overlaps_in_a_thread", True)
 
-            def slow_learn(loop: HostLoop = loop, learn: Any = learn, broken: str = broken) -> None:
-                if broken == "update" and loop.engine.updates == 5:
+    def learners() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("learner")]
+
+    with start.prepared(tiny(tmp_path, stop_at=90, eval={"every": 0})) as loop:
+        loop.run()
+        assert learners() == ["learner_0"]
+    assert learners() == []
+
+
+def test_a_failure_in_either_thread_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the updates are through before anything else looks at the learner."""
+    monkeypatch.setattr(HostSimulators, "overlaps_in_a_thread", True)
+    for broken in ("step", "update"):
+        with start.prepared(tiny(tmp_path, stop_at=90, eval={"every": 0})) as loop:
+            driver: Any = loop.driver
+            learn, take_step = driver._learn, driver.simulators.step
+
+            def failing_learn(loop: Loop = loop, learn: Any = learn, broken: str = broken) -> None:
+                if broken == "update" and loop.counters.updates == 5:
                     raise ValueError("no update")
                 learn()
 
-            def step(action: Any, loop: HostLoop = loop, take_step: Any = take_step, broken: str = broken) -> Any:
-                if broken == "step" and loop.interaction == WARMUP + 5:
+            def step(*taken: Any, loop: Loop = loop, take_step: Any = take_step, broken: str = broken) -> Any:
+                if broken == "step" and loop.counters.interaction == WARMUP + 5:
                     raise ValueError("no step")
-                return take_step(action)
+                return take_step(*taken)
 
-            monkeypatch.setattr(loop.engine, "learn", slow_learn)
-            monkeypatch.setattr(loop, "take_step", step)
+            monkeypatch.setattr(driver, "_learn", failing_learn)
+            monkeypatch.setattr(driver.simulators, "step", step)
             with pytest.raises(ValueError, match=f"no {broken}"):
                 loop.run()
-            assert (loop.interaction, loop.engine.stored) == (WARMUP + 5, WARMUP + 5)
-            assert int(loop.engine.learner.updates[0]) == (6 if broken == "step" else 5)
+            assert (loop.counters.interaction, loop.counters.stored) == (WARMUP + 5, WARMUP + 5)
+            assert updates_of(loop) == (6 if broken == "step" else 5)
 
 
 def test_overlap_acts_one_interaction_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, stop_at=78, eval={"every": 0})
     seen = {}
     for overlap in (True, False):
-        with HostLoop(dataclasses.replace(config, overlap=overlap)) as loop:
-            loop.start()
+        with start.prepared(dataclasses.replace(config, overlap=overlap)) as loop:
             seen[overlap] = spy(loop, monkeypatch)
             loop.run()
-    warmup = [event for t in range(WARMUP) for event in (("act", 0, t), ("store", 0, t))]
+    warmup = [event for t in range(WARMUP) for event in (("act", 0, t), ("remember", 0, t))]
     # Strictly, the first update follows the last interaction of the warm-up; with overlap it comes with the next one.
     strict, overlapped = [*warmup, ("learn", 0, WARMUP)], list(warmup)
     for k in range(6):  # interactions after the warm-up
         t = WARMUP + k
-        strict += [("act", k + 1, t), ("store", k + 1, t), ("learn", k + 1, t + 1)]
-        overlapped += [("act", k, t), ("learn", k, t), ("store", k + 1, t)]
+        strict += [("act", k + 1, t), ("remember", k + 1, t), ("learn", k + 1, t + 1)]
+        overlapped += [("act", k, t), ("learn", k, t), ("remember", k + 1, t)]
     assert seen[False] == strict
     assert seen[True] == overlapped
 
 
+def test_ppo_never_overlaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if a rollout is one interaction: it learns from it before it acts again."""
+    config = tiny_ppo(tmp_path, ppo={"rollout_steps": 1, "minibatches": 1}, stop_at=6, eval={"every": 0})
+    with start.prepared(config) as loop:
+        seen = spy(loop, monkeypatch)
+        loop.run()
+    assert seen == [
+        ("act", 0, 0), ("remember", 0, 0), ("learn", 0, 1),
+        ("act", 2, 1), ("remember", 2, 1), ("learn", 2, 2),
+    ]  # fmt: skip
+
+
 def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored: list[int] = []
-    monkeypatch.setattr(engine.Engine, "learn", lambda self: stored.append(self.stored * 3))
+    monkeypatch.setattr(SteppedDriver, "_learn", lambda self: stored.append(self.state.counters.stored * 3))
     for overlap in (False, True):
         # 61 transitions of 3 environments need 21 interactions; the 21st is the first to be followed by updates.
         finish(tiny(tmp_path, learning_starts=61, overlap=overlap, stop_at=69, eval={"every": 0}))
@@ -168,28 +198,31 @@ def test_learning_begins_when_enough_transitions_are_stored(tmp_path: Path, monk
 
 
 def test_an_interaction_sends_the_device_one_array(tmp_path: Path) -> None:
-    with HostLoop(tiny(tmp_path, stop_at=120, eval={"every": 0})) as loop:
-        loop.start()
+    with start.prepared(tiny(tmp_path, stop_at=120, eval={"every": 0})) as loop:
         loop.run()
-        engine, t = loop.engine, loop.interaction
+        driver: Any = loop.driver
         with jax.transfer_guard_host_to_device("disallow"):
-            action = engine.act(loop.obs, t)
-            engine.learn()
-        step = loop.take_step(np.asarray(action))
+            action, _ = driver._act(loop.counters.interaction)
+            driver._learn()
+        step, _ = driver.simulators.step(action, driver.state.episodes)
         disallowed = pytest.raises(Exception, match="Disallowed host-to-device transfer")
         with disallowed, jax.transfer_guard_host_to_device("disallow"):  # the guard sees what is sent
-            engine.store(action, step)
+            driver._remember(action, step)
 
 
-@pytest.mark.parametrize(("placement", "own"), [("device", {"store", "sample"}), ("host", {"observe", "sample_keys"})])
+@pytest.mark.parametrize(
+    ("placement", "own"), [("device", {"remember", "sample"}), ("host", {"observe", "sample_keys"})]
+)
 def test_no_program_is_traced_twice(tmp_path: Path, placement: str, own: set[str]) -> None:
     """From the first interaction to the last, across rows, evaluations and checkpoints."""
-    engine.compile_programs.cache_clear()
-    with HostLoop(tiny(tmp_path, replay={"placement": placement})) as loop:
-        loop.start()
+    stepped.compile_programs.cache_clear()
+    reward_scales: Any = sac_algorithm._reward_scales
+    reward_scales.clear_cache()
+    with start.prepared(tiny(tmp_path, replay={"placement": placement})) as loop:
         loop.run()
-    traces = loop.engine.programs.traces()
-    shared = {"act", "act_best", "reward_scale", "learn0", "learn1"}
+    driver: Any = loop.driver
+    traces = driver.programs.traces() | {"reward_scales": reward_scales._cache_size()}
+    shared = {"act", "act_best", "reward_scales", "learn0", "learn1"}
     assert {name: count for name, count in traces.items() if count} == dict.fromkeys(shared | own, 1)
 
 
@@ -241,7 +274,7 @@ def test_evaluations_never_touch_training(tmp_path: Path) -> None:
 
 
 def test_each_seed_has_a_run_folder_of_its_own(tmp_path: Path) -> None:
-    outcome = training.train(tiny(tmp_path, seeds=(4, 9), name="both", stop_at=48))
+    outcome = start.train(tiny(tmp_path, seeds=(4, 9), name="both", stop_at=48))
     assert [run.name for run in outcome.runs] == ["both-seed4", "both-seed9"]
     for run, seed in zip(outcome.runs, (4, 9)):
         assert run_folder.open_run(run).config.seeds == (seed,)
@@ -272,16 +305,17 @@ def test_total_steps_alone_set_the_schedule(tmp_path: Path) -> None:
     assert tiny(tmp_path).horizon_updates == 90
     assert tiny(tmp_path, stop_at=100).horizon_updates == 90
     assert tiny(tmp_path, total_steps=540, updates_per_step=2).horizon_updates == 2 * 180
-    with HostLoop(tiny(tmp_path, total_steps=540, stop_at=90)) as loop:
-        assert loop.setup.agent.horizon_updates == 180
+    with start.prepared(tiny(tmp_path, total_steps=540, stop_at=90)) as loop:
+        assert loop.driver.algorithm.actor.horizon_updates == 180  # type: ignore[attr-defined]
 
 
 def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with HostLoop(tiny(tmp_path, time_budget=37.0)) as loop:
-        monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: float(loop.interaction)))
-        loop.start()
+    """By a clock on which an interaction takes a second."""
+    with start.prepared(tiny(tmp_path, time_budget=37.0)) as loop:
+        monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: float(loop.counters.interaction)))
+        loop._started = 0.0
         outcome = loop.run()
     assert (outcome.reason, outcome.finished) == ("time budget", False)
     assert checkpoint.steps(outcome.runs[0] / "checkpoints")[-1] == 37 * 3
@@ -291,7 +325,7 @@ def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
 
 def test_a_capacity_that_fits_nowhere_is_refused_before_a_run_folder_is_made(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"replay.capacity = 2000000000: needs .* GB of .* the largest capacity"):
-        training.train(tiny(tmp_path / "out", replay={"capacity": 2_000_000_000}))
+        start.train(tiny(tmp_path / "out", replay={"capacity": 2_000_000_000}))
     assert not (tmp_path / "out").exists()
 
 
@@ -317,8 +351,8 @@ def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
 def test_a_seed_in_company_agrees_with_the_seed_alone(tmp_path: Path) -> None:
     """20 updates on host simulators: one environment set for each seed, the same draws, parameters to 1e-5."""
     stop = 3 * (WARMUP + 20)  # with overlap the update of the last interaction is still to come
-    company = training.train(tiny(tmp_path / "company", seeds=(1, 2), stop_at=stop, eval={"every": 0})).runs[1]
-    alone = training.train(tiny(tmp_path / "alone", seeds=(2,), stop_at=stop, eval={"every": 0})).runs[0]
+    company = start.train(tiny(tmp_path / "company", seeds=(1, 2), stop_at=stop, eval={"every": 0})).runs[1]
+    alone = start.train(tiny(tmp_path / "alone", seeds=(2,), stop_at=stop, eval={"every": 0})).runs[0]
     mine, other = state_of(company), state_of(alone)
     assert mine.keys() == other.keys()
     assert int(mine["info/updates"]) == 20
@@ -330,7 +364,7 @@ def test_a_seed_in_company_agrees_with_the_seed_alone(tmp_path: Path) -> None:
 def test_steps_per_second_count_neither_evaluations_nor_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock on which an interaction takes a second, an evaluation a thousand, a checkpoint a hundred."""
     now = [0.0]
-    advance, episodes, snapshots = HostLoop.advance, HostLoop.evaluation_episodes, HostLoop.snapshots
+    interact, evaluate, snapshot = SteppedDriver.interact, SteppedDriver.evaluate, SteppedDriver.snapshot
 
     def slow(seconds: float, function: Any) -> Any:
         def called(*arguments: Any) -> Any:
@@ -340,11 +374,11 @@ def test_steps_per_second_count_neither_evaluations_nor_saving(tmp_path: Path, m
         return called
 
     monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(HostLoop, "advance", slow(1.0, advance))
-    monkeypatch.setattr(HostLoop, "evaluation_episodes", slow(1000.0, episodes))
-    monkeypatch.setattr(HostLoop, "snapshots", slow(100.0, snapshots))
+    monkeypatch.setattr(SteppedDriver, "interact", slow(1.0, interact))
+    monkeypatch.setattr(SteppedDriver, "evaluate", slow(1000.0, evaluate))
+    monkeypatch.setattr(SteppedDriver, "snapshot", slow(100.0, snapshot))
     config = tiny(tmp_path, stop_at=60, eval={"every": 30}, checkpoint={"every": 15}, log={"every": 2})
-    rows = rowfiles.read_metrics(training.train(config).runs[0])
+    rows = rowfiles.read_metrics(start.train(config).runs[0])
     rates = [row["time/steps_per_second"] for row in rows if row["kind"] == "train"]
     assert len(rates) == 10
     assert rates == pytest.approx([3.0] * 10)  # three environments

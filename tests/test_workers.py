@@ -25,8 +25,7 @@ from warpsac.envs.host import spread
 from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs, reset_seed
 from warpsac.envs.host.workers import WorkerEnvs
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.training import evaluate
-from warpsac.training import start as training
+from warpsac.training import evaluate, start
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -132,15 +131,15 @@ def test_faulty_steps_within_a_worker_are_mended_there(how: str, in_workers: Any
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)], ids=["1-seed", "2-seeds"])
 def test_a_run_goes_on_in_workers_and_back_as_if_nothing_had_changed(tmp_path: Path, seeds: tuple[int, ...]) -> None:
-    references = training.train(tiny(tmp_path / "reference", seeds=seeds)).runs
+    references = start.train(tiny(tmp_path / "reference", seeds=seeds)).runs
     for before, after in ((2, 0), (0, 3)):
         config = tiny(tmp_path / f"{before}", env={"workers": before}, seeds=seeds, stop_at=141)
-        runs = training.train(config).runs
+        runs = start.train(config).runs
         for run in runs:
             settings = (run / "config.json").read_text()
             assert f'"workers": {before},' in settings
             (run / "config.json").write_text(settings.replace(f'"workers": {before},', f'"workers": {after},'))
-        assert training.resume(runs, stop_at=270).finished
+        assert start.resume(runs, stop_at=270).finished
         for run, reference in zip(runs, references, strict=True):
             assert_same_run(run, reference, extra_evaluations=[141])
 
@@ -316,8 +315,8 @@ def test_a_run_that_lost_a_process_is_the_run_with_a_faulty_step(
 ) -> None:
     """Environment 1 breaks at its 30th step: in replay its episode is cut, and what follows is true."""
     at = {"seed": reset_seed(1, 1), "step": 30}
-    (reference,) = training.train(tiny(tmp_path / "a", **settings("raise", 0, **at))).runs
-    (run,) = training.train(tiny(tmp_path / "b", **settings(how, 3, **at))).runs
+    (reference,) = start.train(tiny(tmp_path / "a", **settings("raise", 0, **at))).runs
+    (run,) = start.train(tiny(tmp_path / "b", **settings(how, 3, **at))).runs
     assert_same_run(run, reference)
     assert rows_of(run)[-2]["faults/count"] == 1
     reason = "died (SIGKILL)" if how == "kill" else "did not answer for 3 s"
@@ -330,11 +329,11 @@ def test_a_process_that_dies_at_every_step_stops_training_with_a_good_checkpoint
     asked = settings("kill", 3, None, 1, max_faults=4)
     task = asked["task"]
     with pytest.raises(TrainingStopped) as stopped:
-        training.train(tiny(tmp_path, **asked, checkpoint={"every": 0}))
+        start.train(tiny(tmp_path, **asked, checkpoint={"every": 0}))
     (run,) = tmp_path.iterdir()
     assert str(stopped.value) == (
         f"{task}: environment 0 failed 4 times in a row (env.max_faults = 4); last fault: "
-        f"the worker process died (SIGKILL); saved, go on with: warpsac train --resume {run}"
+        f"the worker process died (SIGKILL); saved, resume with: warpsac train --resume {run}"
     )
     saved = state_of(run)
     assert saved["info/interaction"] == 0
@@ -342,14 +341,14 @@ def test_a_process_that_dies_at_every_step_stops_training_with_a_good_checkpoint
     gymnasium.registry[task].kwargs["how"] = ""  # mended
     capsys.readouterr()
     assert cli.main(["train", "--resume", str(run)]) == 0
-    assert "episodes that were running are cut" in capsys.readouterr().out
+    assert "running episodes are cut" in capsys.readouterr().out
     assert state_of(run)["info/interaction"] == 90
 
 
 def test_a_process_that_hangs_later_does_not_prevent_the_checkpoint(tmp_path: Path) -> None:
     asked = settings("hang", 1, None, 30, max_faults=1, worker_timeout=2.0)
     with pytest.raises(TrainingStopped, match=r"environments 0 to 2 failed 1 times in a row .* did not answer for 2 s"):
-        training.train(tiny(tmp_path, **asked, checkpoint={"every": 0}))
+        start.train(tiny(tmp_path, **asked, checkpoint={"every": 0}))
     (run,) = tmp_path.iterdir()
     saved = state_of(run)
     assert saved["info/interaction"] == 29
@@ -479,8 +478,8 @@ def alive(process: int) -> bool:
 SCRIPT = """
 import sys
 print("main", flush=True)
-from warpsac import envs
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry
 import breaking, gymnasium, numpy as np
 gymnasium.register("Hangs-v0", "breaking:Breaking", max_episode_steps=25, kwargs={"how": "hang", "step": 2})
 made = registry.make_sets(sys.argv[1], 2, 1, EnvConfig(workers=2))
@@ -494,7 +493,7 @@ if sys.argv[1] == "Hangs-v0":
 """  # no guard around the main program, and no close()
 
 
-def start(tmp_path: Path, task: str) -> tuple[subprocess.Popen[str], list[int]]:
+def start_program(tmp_path: Path, task: str) -> tuple[subprocess.Popen[str], list[int]]:
     (tmp_path / "script.py").write_text(SCRIPT)
     process = subprocess.Popen(
         [sys.executable, "-W", "error", str(tmp_path / "script.py"), task],
@@ -509,7 +508,7 @@ def start(tmp_path: Path, task: str) -> tuple[subprocess.Popen[str], list[int]]:
 
 
 def test_a_plain_script_runs_once_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    process, workers = start(tmp_path, "probe-point")
+    process, workers = start_program(tmp_path, "probe-point")
     output, errors = process.communicate(timeout=60)
     assert (process.returncode, output, errors) == (0, "", "")
     assert len(workers) == 2
@@ -517,7 +516,7 @@ def test_a_plain_script_runs_once_and_leaves_nothing_behind(tmp_path: Path) -> N
 
 
 def test_workers_do_not_outlive_a_killed_parent_even_when_they_hang(tmp_path: Path) -> None:
-    process, workers = start(tmp_path, "Hangs-v0")
+    process, workers = start_program(tmp_path, "Hangs-v0")
     deadline = time.monotonic() + 60
     while not all(alive(worker) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.01)

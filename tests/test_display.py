@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from warpsac.training.terminal import Progress
+from warpsac.training.terminal import Display
 
 TRAIN = {
     "step": 2_000, "kind": "train", "episode/return": 1234.56, "loss/critic": 2.345678, "loss/actor": -0.5,
@@ -26,35 +26,35 @@ class Clock:
         return self.now
 
 
-def plain(**kwargs: Any) -> tuple[Progress, Clock, io.StringIO]:
+def plain(**kwargs: Any) -> tuple[Display, Clock, io.StringIO]:
     clock, file = Clock(), io.StringIO()
-    return Progress(10_000, console=Console(file=file, width=40), clock=clock, **kwargs), clock, file
+    return Display(10_000, console=Console(file=file, width=40), clock=clock, **kwargs), clock, file
 
 
-def terminal_text(progress: Progress, width: int = 120) -> str:
+def terminal_text(display: Display, width: int = 120) -> str:
     """The display as one would read it, cells of a line joined by single blanks."""
     console = Console(file=io.StringIO(), record=True, width=width, force_terminal=True)
-    console.print(progress)
+    console.print(display)
     return re.sub(r" +", " ", console.export_text())
 
 
-def on_terminal(**kwargs: Any) -> tuple[Progress, Clock]:
+def on_terminal(**kwargs: Any) -> tuple[Display, Clock]:
     clock = Clock()
     console = Console(file=io.StringIO(), force_terminal=True, width=120, _environ={"TERM": "xterm"})
-    return Progress(10_000, console=console, clock=clock, **kwargs), clock
+    return Display(10_000, console=console, clock=clock, **kwargs), clock
 
 
 def test_plain_lines_at_a_sane_rate() -> None:
-    progress, clock, file = plain()
-    progress.message("variant [x]: a reason that is longer than the console is wide")
-    progress.phase("compiling")
-    progress.phase("training")
+    display, clock, file = plain()
+    display.message("variant [x]: a reason that is longer than the console is wide")
+    display.phase("compiling")
+    display.phase("training")
     for tick in range(80):  # 0.1 s and 100 steps each
         clock.now = tick / 10
-        progress.update(100 * tick, TRAIN)
-    progress.update(8_000, EVAL)
-    progress.update(8_000, {**EVAL, "eval/success": 0.5, "eval/score": 0.25})
-    progress.close()
+        display.update(100 * tick, TRAIN)
+    display.update(8_000, EVAL)
+    display.update(8_000, {**EVAL, "eval/success": 0.5, "eval/score": 0.25})
+    display.close()
     lines = file.getvalue().splitlines()
     assert lines[:3] == [
         "variant [x]: a reason that is longer than the console is wide",
@@ -71,20 +71,20 @@ def test_plain_lines_at_a_sane_rate() -> None:
 
 
 def test_the_display_shows_everything_and_dashes_for_what_is_not_known() -> None:
-    progress, clock = on_terminal(title="Hopper-v5")
-    with progress:
-        text = terminal_text(progress)
+    display, clock = on_terminal(title="Hopper-v5")
+    with display:
+        text = terminal_text(display)
         assert "0.0%" in text
         assert "— left" in text
         assert "— steps/s" in text
         assert "episode return — evaluation return —\n" in text
         assert "entropy — → — alpha —" in text
         assert "success" not in text
-        progress.phase("training")
+        display.phase("training")
         clock.now = 4.0
-        progress.update(2_000, {**TRAIN, "episode/length": None})
-        progress.update(2_000, EVAL)
-        text = terminal_text(progress)
+        display.update(2_000, {**TRAIN, "episode/length": None})
+        display.update(2_000, EVAL)
+        text = terminal_text(display)
     for expected in (
         "training Hopper-v5", "20.0% 2,000/10,000", "0:00:04 elapsed · 0:00:16 left · 500 steps/s",
         "episode return 1,234.6 evaluation return 900.0 ± 12.5 at 2,000", "critic loss 2.346 actor loss -0.5",
@@ -95,11 +95,11 @@ def test_the_display_shows_everything_and_dashes_for_what_is_not_known() -> None
 
 
 def test_optional_lines_appear_with_their_values() -> None:
-    progress, _ = on_terminal()
-    with progress:
-        progress.update(1, {"eval/return": 1.0, "eval/success": 0.5, "eval/score": 0.75, "faults/count": 3})
-        progress.update(2, {"episode/success": 0.25, "time/steps_per_second": 12_345.0})
-        text = terminal_text(progress)
+    display, _ = on_terminal()
+    with display:
+        display.update(1, {"eval/return": 1.0, "eval/success": 0.5, "eval/score": 0.75, "faults/count": 3})
+        display.update(2, {"episode/success": 0.25, "time/steps_per_second": 12_345.0})
+        text = terminal_text(display)
     assert "episode success 0.250 evaluation success 0.500" in text
     assert "evaluation score 0.750 simulator faults 3" in text
     assert "12,345 steps/s" in text
@@ -110,20 +110,20 @@ def test_several_seeds_show_mean_and_range() -> None:
         {"episode/return": value, "eval/return": 2 * value, "eval/return_std": 1.0, "policy/alpha": 0.5}
         for value in (1.0, 2, 6)
     ]
-    progress, _ = on_terminal()
-    with progress:
-        progress.update(5, rows)
-        text = terminal_text(progress)
+    display, _ = on_terminal()
+    with display:
+        display.update(5, rows)
+        text = terminal_text(display)
     assert "episode return 3.0 (1.0 to 6.0)" in text
     assert "evaluation return 6.0 (2.0 to 12.0) at 5" in text
     assert "alpha 0.5 \n" in text  # no range where the seeds agree
-    narrow = terminal_text(progress, width=60)
+    narrow = terminal_text(display, width=60)
     assert "episode return 3.0 (1.0 to 6.0) \n" in narrow
     assert "evaluation return 6.0 (2.0 to 12.0) at 5\n" in narrow
     assert "…" not in narrow
-    progress, _, file = plain()
-    progress.update(5, [{"loss/critic": 1.0}, {"loss/critic": 3.0}])
-    progress.update(5, [{"eval/return": 1.0}, {}])  # a seed without a value does not count as 0
+    display, _, file = plain()
+    display.update(5, [{"loss/critic": 1.0}, {"loss/critic": 3.0}])
+    display.update(5, [{"eval/return": 1.0}, {}])  # a seed without a value does not count as 0
     lines = file.getvalue().splitlines()
     assert "critic 2 (1 to 3)" in lines[0]
     assert lines[1] == "evaluation at step 5: return 1.0"
@@ -131,15 +131,15 @@ def test_several_seeds_show_mean_and_range() -> None:
 
 def test_no_long_silence_between_rows() -> None:
     """A slow learner is 30 s without a row: one line, and then again after as long."""
-    progress, clock, file = plain()
-    progress.phase("evaluating", "50 episodes")
-    progress.phase("evaluating", "50 episodes")
-    progress.phase("compiling", "the learner")
+    display, clock, file = plain()
+    display.phase("evaluating", "50 episodes")
+    display.phase("evaluating", "50 episodes")
+    display.phase("compiling", "the learner")
     clock.now = 10.0
-    progress.phase("training")
+    display.phase("training")
     for second in range(10, 75):
         clock.now = float(second)
-        progress.reached(2 * (second - 10))
+        display.reached(2 * (second - 10))
     assert file.getvalue().splitlines() == [
         "evaluating 50 episodes ...",
         "compiling the learner ...",
@@ -154,45 +154,45 @@ def test_no_long_silence_between_rows() -> None:
 
 
 def test_a_resumed_run_measures_its_speed_from_where_it_started() -> None:
-    progress, clock, file = plain(start_step=5_000)
+    display, clock, file = plain(start_step=5_000)
     clock.now = 10.0
-    progress.update(6_000, {})
+    display.update(6_000, {})
     assert file.getvalue() == "step 6,000/10,000 (60.0%) | compiling | 100 steps/s | 0:00:40 left\n"
 
 
 def test_the_speed_is_that_of_the_last_minute() -> None:
-    progress, clock, file = plain()
+    display, clock, file = plain()
     for second in range(0, 400, 10):  # 100 steps/s at first, 10 steps/s from second 100 on
         clock.now = float(second)
-        progress.update(min(second, 100) * 100 + max(second - 100, 0) * 10 - 5_000, {})
+        display.update(min(second, 100) * 100 + max(second - 100, 0) * 10 - 5_000, {})
     assert "| 10 steps/s |" in file.getvalue().splitlines()[-1]
 
 
 def test_a_broken_pipe_does_not_stop_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress, _, file = plain()
+    display, _, file = plain()
 
     def broken(_: str) -> int:
         raise BrokenPipeError
 
     monkeypatch.setattr(file, "write", broken)
-    progress.message("x")
-    progress.update(1, TRAIN)
-    progress.update(1, EVAL)
+    display.message("x")
+    display.update(1, TRAIN)
+    display.update(1, EVAL)
 
 
 def test_remaining_time_does_not_count_what_was_compiled_or_collected() -> None:
-    progress, clock, file = plain()
+    display, clock, file = plain()
     clock.now = 100.0  # the first evaluation and the first programs
-    progress.phase("collecting")
+    display.phase("collecting")
     for _ in range(2):
         clock.now += 5.0
-        progress.update(int((clock.now - 100) * 100), {})
-    progress.phase("compiling", "the learner")
+        display.update(int((clock.now - 100) * 100), {})
+    display.phase("compiling", "the learner")
     clock.now += 40.0
-    progress.phase("training")
+    display.phase("training")
     clock.now += 10.0
-    progress.update(1_500, {})
-    progress.close()
+    display.update(1_500, {})
+    display.close()
     remaining = [line.rsplit("| ", 1)[1] for line in file.getvalue().splitlines() if line.startswith("step")]
     # Nobody knows while collecting how fast it will learn; then it is 50 steps a second.
     assert remaining == ["100 steps/s", "100 steps/s", "0:02:50 left"]
@@ -200,12 +200,12 @@ def test_remaining_time_does_not_count_what_was_compiled_or_collected() -> None:
 
 def test_remaining_time_does_not_count_steps_made_while_compiling() -> None:
     """A stretch that was compiled and run in one went 2000 steps in no time, as far as the clock can tell."""
-    progress, clock, _ = plain()
-    progress.phase("compiling", "everything")
+    display, clock, _ = plain()
+    display.phase("compiling", "everything")
     clock.now = 100.0
-    progress.phase("training", reached=2_000)
-    progress.update(2_000, TRAIN)
-    assert "left" not in progress._train_line()
+    display.phase("training", reached=2_000)
+    display.update(2_000, TRAIN)
+    assert "left" not in display._train_line()
     clock.now = 110.0
-    progress.update(3_000, TRAIN)
-    assert "0:01:10 left" in progress._train_line()  # 7000 steps at 100 a second
+    display.update(3_000, TRAIN)
+    assert "0:01:10 left" in display._train_line()  # 7000 steps at 100 a second

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from warpsac.training.packed_arrays import pack, unpack
 
+from warpsac.training.stepped import pack, unpack
 from warpsac.types import StepResult
 
 
@@ -20,10 +20,10 @@ def step(seed: int) -> StepResult:
 def test_what_is_unpacked_is_what_was_packed() -> None:
     sent = step(0)
     sent.obs[0, 0, :4] = np.nan, -0.0, np.finfo(np.float32).tiny / 4, np.inf  # bits that arithmetic would lose
-    parcel = pack(sent)
-    assert parcel.numbers.shape == (2 * 3 * (5 + 1 + 1 + 1 + 5),)
-    assert len(jax.tree.leaves(parcel)) == 1
-    received = jax.jit(unpack)(parcel)
+    packed = pack(sent)
+    assert packed.numbers.shape == (2 * 3 * (5 + 1 + 1 + 1 + 5),)
+    assert len(jax.tree.leaves(packed)) == 1
+    received = jax.jit(unpack)(packed)
     assert received.success is None
     assert received.faulty is None
     for before, after in zip(sent[:5], received[:5], strict=True):
@@ -31,7 +31,7 @@ def test_what_is_unpacked_is_what_was_packed() -> None:
         assert np.asarray(after).tobytes() == before.tobytes()
 
 
-def test_like_parcels_share_a_program() -> None:
+def test_packed_arrays_of_equal_shapes_share_a_program() -> None:
     program = jax.jit(unpack)
     for seed in range(3):
         np.testing.assert_array_equal(program(pack(step(seed))).obs, step(seed).obs)
@@ -39,5 +39,5 @@ def test_like_parcels_share_a_program() -> None:
 
 
 def test_other_numbers_are_refused() -> None:
-    with pytest.raises(TypeError, match="float32 and bool, not float64"):
+    with pytest.raises(TypeError, match="only float32 and bool can be packed, not float64"):
         pack({"reward": np.zeros(3)})
