@@ -26,6 +26,7 @@ import numpy as np
 from warpsac.agents.algorithm import Algorithm, over_seeds
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
+from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
 from warpsac.training import evaluate
 from warpsac.training.episodes import Episode
@@ -194,10 +195,15 @@ class SteppedDriver(Driver):
 
     def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
         """`stop` is asked after each round of interactions; True ends the stretch early."""
-        for done in range(1, interactions + 1):
-            self.interact()
-            if done % self._stride == 0 and stop():
-                return
+        try:
+            for done in range(1, interactions + 1):
+                self.interact()
+                if done % self._stride == 0 and stop():
+                    return
+        except SimulatorFailed:
+            # A checkpoint never divides a round: a resumed run makes all of it again.
+            self.count(interaction=self.state.counters.interaction // self._stride * self._stride)
+            raise
 
     def interact(self) -> None:
         """Act, step, remember, learn; see the module's docstring for the order."""
