@@ -153,7 +153,7 @@ class SteppedDriver(Driver):
         self.spec, self._first_obs = simulators.spec, simulators.reset()
         self.programs: Programs = compile_programs(algorithm)  # type: ignore[arg-type]
         self.notes = simulators.notes
-        self._overlap = config.overlap and algorithm.stride == 1
+        self._overlap = config.overlap and algorithm.ring is not None  # a rollout is learned from at once
         self._in_a_thread = simulators.overlaps_in_a_thread
         self._stride, self._phases = algorithm.stride, algorithm.phases
         self._host_memory = host_memory
