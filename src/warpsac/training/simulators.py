@@ -36,7 +36,7 @@ class ActionNotFinite(TrainingStopped):
 
 class HostSimulators:
     def __init__(self, config: Config, to_close: contextlib.ExitStack, resumed: bool = False):
-        self.config, self._to_close, self._resumed = config, to_close, resumed
+        self.config, self.to_close, self._resumed = config, to_close, resumed
         self.report: Callable[[str], None] = print  # where lines for the user go, once there is a display
         self._evaluation_envs: SeedEnvs | None = None
         self.envs = self._make()
@@ -49,7 +49,7 @@ class HostSimulators:
 
     def _make_sets(self, num_envs: int) -> SeedEnvs:
         made = registry.make_sets(self.config.task, num_envs, len(self.config.seeds), self.config.env)
-        self._to_close.callback(made.close)
+        self.to_close.callback(made.close)
         return made
 
     @property
@@ -154,7 +154,7 @@ class TorchSimulators(HostSimulators):
 
     def _make_set(self, seed: int) -> Any:
         made = registry.make_torch(self.config.task, self.config.env.num_envs, self.config.env, seed)
-        self._to_close.callback(made.close)
+        self.to_close.callback(made.close)
         return made
 
     @property

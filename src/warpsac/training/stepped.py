@@ -275,7 +275,9 @@ class SteppedDriver(Driver):
 
     @functools.cached_property
     def _learner_thread(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(1, "learner")
+        thread = ThreadPoolExecutor(1, "learner")
+        self.simulators.to_close.callback(thread.shutdown)
+        return thread
 
     @property
     def _learn_program(self) -> str:
