@@ -6,43 +6,35 @@ import csv
 import dataclasses
 import importlib
 import json
+import operator
 import re
 import shlex
 import statistics
 import tomllib
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
 from warpsac import cli
-from warpsac.agents.sac.algorithm import METRIC_NAMES
-from warpsac.bench.command import BenchOptions
+from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
+from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
 from warpsac.config.schema import Config
-from warpsac.deploy.export import ExportOptions
-from warpsac.deploy.sim2sim.command import Sim2SimOptions
-from warpsac.envs import task_list
-from warpsac.report.command import ReportOptions
 from warpsac.runs.rowfiles import EVALUATION_COLUMNS
 from warpsac.training.configure import require_effect
-from warpsac.training.eval_command import EvalOptions
-from warpsac.watch.play_command import PlayOptions
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
 LOCKS = sorted(ROOT.glob("requirements/*.txt"))
-OPTIONS = {
-    "train": cli.ResumeOptions,
-    "eval": EvalOptions,
-    "play": PlayOptions,
-    "export": ExportOptions,
-    "sim2sim": Sim2SimOptions,
-    "bench": BenchOptions,
-    "report": ReportOptions,
-    "tasks": task_list.TasksOptions,
-    "check-env": cli.CheckEnvOptions,
+OPTIONS = {"train": cli.ResumeOptions, "check-env": cli.CheckEnvOptions} | {
+    name: getattr(importlib.import_module(f"warpsac.{module}"), options)
+    for name, (module, options) in cli.ELSEWHERE.items()
 }
+RESULTS = (ROOT / "docs/results.md").read_text()
+PROSE = " ".join(RESULTS.split())
 
 
 def documented() -> set[str]:
@@ -56,7 +48,8 @@ def test_every_logged_key_is_documented():
     prefixes = {key.split("/")[0] for key in documented()}
     literal = set(re.findall(rf'"((?:{"|".join(prefixes)})/[a-z_]+)"', source))
     summarised = {f"{prefix}/{name}" for prefix in ("episode", "eval") for name in ("return", "length", "success")}
-    logged = literal | summarised | set(METRIC_NAMES) | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
+    learned = {*SAC_METRICS, *PPO_METRICS}
+    logged = literal | summarised | learned | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
     assert logged == documented()
 
 
@@ -73,6 +66,7 @@ def test_every_page_is_there():
         "export",
         "bench",
         "running",
+        "results",
         "torch-simulators",
     }
     assert names >= {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md"}
@@ -86,21 +80,46 @@ def test_links_lead_somewhere(page: Path):
     assert missing == []
 
 
+def module_of(path: str) -> ModuleType:
+    """agents/sac/losses.py -> warpsac.agents.sac.losses"""
+    return importlib.import_module("warpsac." + path.rstrip("/").removesuffix(".py").replace("/", "."))
+
+
+def has(home: object, name: str) -> bool:
+    """Whether a module has this function, or this method of a class."""
+    try:
+        operator.attrgetter(name)(home)
+    except AttributeError:
+        return False
+    return True
+
+
 def test_functions_of_the_algorithm_exist():
-    """Each section names its module in the heading; a function stands in brackets right after its equation's name."""
+    """Each section names its modules in the heading; a function stands in brackets right after its equation's name."""
     text = (ROOT / "docs/algorithm.md").read_text()
+    always = [module_of(name) for name in ("replay/age.py", "replay/ring.py", "agents/sac/learner.py")]
     checked = 0
     for section in text.split("\n## ")[1:]:
         heading, body = section.split("\n", 1)
-        modules = [
-            importlib.import_module("warpsac." + name.rstrip("/").removesuffix(".py").replace("/", "."))
-            for name in re.findall(r"`([a-z_/]+(?:\.py|/))`", heading)
-        ]
-        for name in re.findall(r"\(`(?:[a-z]+\.)?([a-z_]+)`", body) if modules else ():
-            homes = [*modules, *(importlib.import_module(f"warpsac.{m}") for m in ("replay.age", "replay.ring", "sac"))]
-            assert any(hasattr(home, name) for home in homes), f"{heading}: {name}"
+        modules = [module_of(name) for name in re.findall(r"`([a-z_/]+(?:\.py|/))`", heading)]
+        for name in re.findall(r"\(`((?:[A-Za-z]+\.)?[a-z_]+)`", body) if modules else ():
+            homes = [*modules, *always]
+            plain = name.removeprefix("age.").removeprefix("ring.")
+            assert any(has(home, plain) for home in homes), f"{heading}: {name}"
             checked += 1
     assert checked >= 20
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_of_the_package_that_are_named_exist(page: Path):
+    """Paths such as `training/loop.py` are below src/warpsac/, or below the repository's root."""
+    named = re.findall(r"`((?:[a-z0-9_-]+/)+(?:[a-z0-9_-]+\.(?:py|csv|json|md|txt|toml|j2))?)`", page.read_text())
+    roots = (ROOT, ROOT / "src/warpsac", ROOT / "src")
+    ours = {path.name for root in roots for path in root.iterdir()}
+    missing = [
+        name for name in named if name.split("/")[0] in ours and not any((root / name).exists() for root in roots)
+    ]
+    assert missing == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -132,8 +151,13 @@ def measured_points(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+def measurements(name: str) -> list[dict[str, Any]]:
+    """The measurements of a JSON file."""
+    return json.loads((ROOT / f"results/{name}.json").read_text())["measurements"]  # type: ignore[no-any-return]
+
+
 def test_the_table_of_measured_returns_is_the_file_that_was_measured():
-    """README's returns are those of `results/g1-h200.csv`, in the order of the seeds."""
+    """The returns on G1 are those of `results/g1-h200.csv`, in the order of the seeds."""
     rows = measured_points("g1-h200")
 
     def at(millions: int, **wanted: str) -> str:
@@ -143,9 +167,7 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
     def of_runs(millions: int, *names: str) -> str:
         return ", ".join(at(millions, run=f"G1JoystickFlatTerrain-{name}") for name in names)
 
-    table = re.findall(
-        r"^\| (\d+) M.*? \| (.*?) \| (.*?) \| (.*?) ± .*? \| (.*?) \| (.*?) ± ", (ROOT / "README.md").read_text(), re.M
-    )
+    table = re.findall(r"^\| (\d+) M.*? \| (.*?) \| (.*?) \| (.*?) ± .*? \| (.*?) \| (.*?) ± ", RESULTS, re.M)
     assert [int(found[0]) for found in table] == [10, 15, 20, 30, 40, 50]
     for millions, alone, pair, published_a, flashsac, published_flashsac in ((int(row[0]), *row[1:]) for row in table):
         assert alone == of_runs(millions, "warpsac-a-seed1")
@@ -157,17 +179,40 @@ def test_the_table_of_measured_returns_is_the_file_that_was_measured():
         assert published_flashsac == at(millions, source="published", variant="flashsac")
 
 
-def test_the_table_of_walks_is_the_file_that_was_measured():
-    """What the exported policy did under each command, in `docs/export.md`."""
-    (walks,) = [
-        one["rows"]
-        for one in json.loads((ROOT / "results/export-cpu.json").read_text())["measurements"]
-        if one["command"].startswith("warpsac sim2sim")
+def test_the_times_of_g1_are_those_of_the_runs():
+    """Seconds until a return of 30 and of the whole run; steps per second, the median of the rows."""
+    rows, (reached,) = measured_points("g1-h200"), re.findall(r"^\| 30 reached after \| (.*) \|$", RESULTS, re.M)
+    (speeds,) = re.findall(r"^\| steps per second of training, each seed \| (.*) \|$", RESULTS, re.M)
+    shown = [cell.strip().split(", ") for cell in reached.split("|") if cell.strip()]
+    names = [
+        ["warpsac-a-seed1"],
+        ["warpsac-a-pair-seed1", "warpsac-a-pair-seed2"],
+        ["flashsac-seed1", "flashsac-seed2"],
     ]
+    for runs, seconds, speed in zip(names, shown, filter(str.strip, speeds.split("|")), strict=True):
+        for run, after in zip(runs, seconds, strict=True):
+            of = [row for row in rows if row["run"] == f"G1JoystickFlatTerrain-{run}"]
+            values, times = ([float(row[key]) for row in of] for key in ("value", "seconds"))
+            first = next(i for i, value in enumerate(values) if value >= 30)
+            between = np.interp(30, values[first - 1 : first + 1], times[first - 1 : first + 1])
+            assert abs(between - float(after.removesuffix(" s"))) <= 0.5
+        folder = ROOT / f"results/trained/G1JoystickFlatTerrain-{runs[0]}"
+        measured = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rates = [row["time/steps_per_second"] for row in measured if "time/steps_per_second" in row]
+        assert abs(statistics.median(rates) / 1000 - int(speed.replace(",", "")) / 1000) <= 1
+    last = [row for row in rows if row["run"] == "G1JoystickFlatTerrain-warpsac-a-seed1"][-1]
+    assert f"with 21 evaluations, took {float(last['seconds']):.0f} s" in PROSE
+
+
+def test_the_table_of_walks_is_the_file_that_was_measured():
+    """What the exported policy did under each command, and how close and how fast its file is."""
+    exported, latency, walked = measurements("export-cpu")
+    assert f"at most {exported['rows'][0]['largest_difference']:.1e}".replace("e-0", "e-") in PROSE
+    median = statistics.median(row["median_us"] for row in latency["rows"])
+    assert f"takes {median:.0f} microseconds" in PROSE
+    walks = walked["rows"]
     measured = {tuple(row["command"]): row for row in walks if row["seconds"] == 20}
-    table = re.findall(
-        r"^\| ([-\d., ]+) \| ([-\d., ]+) \| ([\d., ]+) \| (\d) \|$", (ROOT / "docs/export.md").read_text(), re.M
-    )
+    table = re.findall(r"^\| ([-\d., ]+) \| ([-\d., ]+) \| ([\d., ]+) \| (\d) \|$", RESULTS, re.M)
     assert len(table) == 6
     for command, *cells, falls in table:
         row = measured[tuple(float(x) for x in command.split(", "))]
@@ -181,34 +226,36 @@ def over_seeds(values: list[float]) -> str:
 
 
 def test_the_table_of_ppo_is_the_file_that_was_measured():
-    readme = (ROOT / "README.md").read_text()
-    header, returns = re.findall(r"^\| \| (\S+-v4.*) \|\n\|[-|]+\n\| `ppo`, return \| (.*) \|$", readme, re.M)[0]
+    header, returns = re.findall(r"^\| \| (\S+-v4.*) \|\n\|[-|]+\n\| `ppo`, return \| (.*) \|$", RESULTS, re.M)[0]
     shown = dict(zip(header.split(" | "), returns.split(" | "), strict=True))
+    assert list(shown) == ["HalfCheetah-v4", "Hopper-v4", "Ant-v4"]
     measured = {}
-    for one in json.loads((ROOT / "results/ppo-cpu.json").read_text())["measurements"]:
+    for one in measurements("ppo-cpu"):
         last = {row["seed"]: row["return_mean"] for row in one["rows"]}
         assert len(last) == 3
         assert one["rows"][-1]["step"] >= 1_000_000
         measured[one["command"].split()[2]] = over_seeds(list(last.values()))
-    assert shown == measured
+    assert shown == {task: measured[task] for task in shown}
 
 
 def test_what_squashing_brings_is_what_was_measured():
-    (measured,) = json.loads((ROOT / "results/ppo-squash-cpu.json").read_text())["measurements"]
+    (measured,) = measurements("ppo-squash-cpu")
     last = {(row["squash"], row["seed"]): round(row["return_mean"]) for row in measured["rows"]}
-    shown = re.search(
-        r"returns of (\d+) and (\d+) instead of (\d+) and (\d+) \(seeds 11", (ROOT / "README.md").read_text()
-    )
+    shown = re.search(r"returns of (\d+) and (\d+) instead of (\d+) and (\d+) \(seeds 11", RESULTS)
     assert shown is not None
     assert [int(x) for x in shown.groups()] == [last[squash, seed] for squash in (True, False) for seed in (11, 12)]
+    (clipped,) = measurements("ppo-clipped-h200")
+    first, end = clipped["rows"][1], clipped["rows"][-1]
+    assert f"ended at {end['return_mean']:.1f} (`results/ppo-clipped-h200.json`)" in PROSE
+    assert f"from {first['policy_std']:.1f} to {end['policy_std']:.1f}" in PROSE
+    assert end["saturation"] > 0.5
 
 
 def test_the_table_of_ppo_beside_warpsac_is_the_file_that_was_measured():
     """The evaluation nearest to each time; of the last one, also how many steps it was made after."""
     rows = [row for row in measured_points("g1-ppo-h200") if row["source"] == "measured"]
-    readme = (ROOT / "README.md").read_text()
-    (header,) = re.findall(r"^\| return after \| (.*) \| steps by then \|$", readme, re.M)
-    table = re.findall(r"^\| `([\w-]+)`, \d+ robots \| (.*) \| (.*) M \|$", readme, re.M)
+    (header,) = re.findall(r"^\| return after \| (.*) \| steps by then \|$", RESULTS, re.M)
+    table = re.findall(r"^\| `([\w-]+)`, \d+ robots \| (.*) \| (.*) M \|$", RESULTS, re.M)
     assert [variant for variant, *_ in table] == ["ppo", "warpsac-a"]
     for variant, returns, millions in table:
         of = [row for row in rows if row["variant"] == variant]
@@ -222,8 +269,7 @@ def test_the_table_of_ppo_beside_warpsac_is_the_file_that_was_measured():
 
 def test_the_table_of_mjlab_is_the_file_that_was_measured():
     rows = measured_points("mjlab-g1-h200")
-    readme = (ROOT / "README.md").read_text()
-    table = re.findall(r"^\| (\d+) M \| (\d+) \| ([\d.]+) \| ([\d.]+) ± ([\d.]+) \|$", readme, re.M)
+    table = re.findall(r"^\| (\d+) M \| (\d+) \| ([\d.]+) \| ([\d.]+) ± ([\d.]+) \|$", RESULTS, re.M)
     assert [int(millions) for millions, *_ in table] == [10, 20]
     for millions, seconds, value, mean, std in table:
         measured, published = (
@@ -236,10 +282,8 @@ def test_the_table_of_mjlab_is_the_file_that_was_measured():
 
 
 def test_the_table_of_five_seeds_is_the_files_that_were_measured():
-    """Mean and sample deviation over the seeds, and the published ones, of README's host simulators."""
-    table = re.findall(
-        r"^\| (\S+) at (\d+) k \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "README.md").read_text(), re.M
-    )
+    """Mean and sample deviation over the seeds, and the published ones, of host simulators."""
+    table = re.findall(r"^\| (\S+) at (\d+) k \| (.*?) \| (.*?) \| (.*?) \| (.*?) \|$", RESULTS, re.M)
     files = {"HalfCheetah-v4": "halfcheetah", "humanoid-walk": "humanoid-walk"}
     assert [(task, thousands) for task, thousands, *_ in table] == [
         *(("HalfCheetah-v4", str(at)) for at in (100, 200)),
@@ -254,6 +298,65 @@ def test_the_table_of_five_seeds_is_the_files_that_were_measured():
             assert ours == over_seeds(values)
             (row,) = [row for row in of if row["source"] == "published"]
             assert published == f"{float(row['value']):.0f} ± {float(row['std']):.0f}"
+
+
+def test_the_demo_is_what_was_measured():
+    (demo,) = measurements("demo-cpu")
+    last = demo["rows"][-1]
+    assert len(demo["rows"]) == 5
+    shown = f"return {last['return_mean']:.1f} of 9360 after {int(last['step']):,} steps, {last['seconds']:.0f} s"
+    assert f"{shown} of training with five evaluations" in PROSE
+
+
+def test_the_speed_is_what_was_measured():
+    updates, _, together = (one["rows"] for one in measurements("update-h200"))
+    of = {row["variant"]: row["ms"] for row in updates}
+    cells = [*(of[name] for name in ("warpsac-a", "warpsac-norm-off", "warpsac-l", "flashsac")), together[0]["ms"]]
+    assert f"| {' | '.join(f'{ms:.2f}' for ms in cells)} |" in RESULTS
+    mjx, half, warp, _ = (one["rows"] for one in measurements("loop-h200"))
+    step, of_it = (f"{warp[0][key]:.1f}" for key in ("iteration_ms", "env_step_ms"))
+    slow = f"{mjx[0]['iteration_ms']:.1f} and {mjx[0]['env_step_ms']:.1f} with `--env.impl jax`"
+    assert f"takes {step} ms, of which the simulator is {of_it} (MuJoCo-Warp; {slow})" in PROSE
+    assert f"take {warp[0]['replay_gb']:.1f} GB, {half[0]['replay_gb']:.1f} with" in PROSE
+    starts = [round(row["start_s"]) for row in (warp[0], *half)]
+    assert "The first start takes {} s; with float16 it took {}, and the next one {}".format(*starts) in PROSE
+    (compared,) = measurements("host-loop-h200")[0]["rows"]
+    one, five = (f"{found['seconds_per_1000_steps']:.1f} s" for found in compared["measured"])
+    assert f"take {compared['ratio']:.2f} times as long as one: {five} instead of {one} for 1000 steps" in PROSE
+
+
+def test_the_speed_of_mjlab_is_what_was_measured():
+    *_, before, _, loop, run = (one["rows"][0] for one in measurements("torch-h200"))
+    assert f"trains at {round(run['steps_per_second'], -2):,} environment steps per second" in PROSE
+    assert f"stopped after {run['steps'] / 1e6:.1f} M steps" in PROSE
+    assert f"takes {loop['iteration_ms']:.1f} ms, {loop['env_step_ms']:.1f} of them in the simulator" in PROSE
+    assert f"autograd's records an interaction took {before['iteration_ms']:.1f} ms" in PROSE
+
+
+def headline(task: str, learner: str) -> list[str]:
+    """Steps, return, published return and time of a row of README's table."""
+    rows = re.findall(r"^\| (\S+?)[ ,].*? \| `([\w-]+)`, \d seeds? \| (.*) \|$", (ROOT / "README.md").read_text(), re.M)
+    (found,) = [cells.split(" | ") for *of, cells in rows if of == [task, learner]]
+    return found
+
+
+def test_the_headline_table_is_what_was_measured():
+    """README's table holds the last rows of the tables of docs/results.md, which are compared with the files above."""
+    rows = measured_points("g1-h200")
+    g1 = [row for row in rows if row["run"] == "G1JoystickFlatTerrain-warpsac-a-seed1"][-1]
+    published = [row for row in rows if (row["source"], row["variant"]) == ("published", "warpsac-a")][-1]
+    cells = [f"{float(g1['value']):.1f}", f"{float(published['value']):.1f} ± {float(published['std']):.1f}"]
+    assert headline("G1JoystickFlatTerrain", "warpsac-a") == ["50 M", *cells, f"{float(g1['seconds']):.0f} s"]
+    (ppo,) = re.findall(r"^\| `ppo`, 4096 robots \| .* \| ([\d.]+) \| ([\d.]+ M) \|$", RESULTS, re.M)
+    assert headline("G1JoystickFlatTerrain", "ppo") == [ppo[1], ppo[0], "\N{EN DASH}", "610 s"]
+    (mjlab,) = re.findall(r"^\| (20 M) \| (\d+) \| ([\d.]+) \| ([\d.]+ ± [\d.]+) \|$", RESULTS, re.M)
+    assert headline("Mjlab-Velocity-Flat-Unitree-G1", "warpsac-a") == [mjlab[0], mjlab[2], mjlab[3], f"{mjlab[1]} s"]
+    for task, steps in (("HalfCheetah-v4", "200 k"), ("humanoid-walk", "300 k")):
+        (cells,) = re.findall(rf"^\| {task} at {steps} \| (.*?) \| (.*?) \|", RESULTS, re.M)
+        assert headline(task, "warpsac-l") == [steps, *cells, "\N{EN DASH}"]
+    last = measurements("demo-cpu")[0]["rows"][-1]
+    demo = ["20 k", f"{last['return_mean']:.1f}", "\N{EN DASH}", f"{last['seconds']:.0f} s, two CPU cores"]
+    assert headline("InvertedDoublePendulum-v5", "warpsac-l") == demo
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
@@ -278,10 +381,10 @@ def test_examples_in_python_use_what_there_is():
     imported = 0
     for page in PAGES:
         for example in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-            for names in re.findall(r"^from warpsac import (.+)$", example, re.MULTILINE):
+            for room, names in re.findall(r"^from (warpsac[\w.]*) import (.+)$", example, re.MULTILINE):
                 for name in names.split(", "):
-                    package = importlib.import_module("warpsac")
-                    found = getattr(package, name, None) or importlib.import_module(f"warpsac.{name}")
+                    package = importlib.import_module(room)
+                    found = getattr(package, name, None) or importlib.import_module(f"{room}.{name}")
                     used = re.findall(rf"\b{name}\.(\w+)\(", example)
                     assert [function for function in used if not hasattr(found, function)] == [], page.name
                     imported += 1
