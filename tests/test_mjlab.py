@@ -26,7 +26,7 @@ pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
 from warpsac.envs.torch import mjlab
-from warpsac.envs.torch.base import LOSES_LAST, TorchEnvs
+from warpsac.envs.torch.base import LOSES_LAST
 
 # MJLab and what it imports warn about themselves.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
@@ -55,7 +55,7 @@ def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
 
 @pytest.fixture(scope="module")
 def simulator() -> Any:
-    return mjlab.MjlabSimulator(CUBE, 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
+    return mjlab.MjlabEnvs(CUBE, 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
 
 
 def step(made: Any, value: float) -> Any:
@@ -65,7 +65,7 @@ def step(made: Any, value: float) -> Any:
 
 def test_the_last_observation_is_the_true_one_or_its_step_is_void(simulator: Any) -> None:
     """The second environment begins five steps late: only its own row is reset, five steps after the first's."""
-    made = TorchEnvs(simulator)
+    made = simulator
     made.reset(3)
     simulator._env.episode_length_buf[1] = -5
     kept = [step(made, 0.3) for _ in range(25)]
@@ -96,7 +96,7 @@ def _term(simulator: Any, name: str) -> tuple[int, int]:
 
 
 def test_a_runaway_environment_is_marked_and_restarted(simulator: Any) -> None:
-    made = TorchEnvs(simulator)
+    made = simulator
     made.reset(3)
     step(made, 0.1)
     simulator._env.sim.data.qpos[1] = torch.nan
@@ -143,7 +143,7 @@ def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_robots_keep_their_levels_of_terrain() -> None:
-    flat, rough = mjlab.MjlabSimulator(FLAT, 2, EnvConfig()), mjlab.MjlabSimulator(ROUGH, 3, EnvConfig())
+    flat, rough = mjlab.MjlabEnvs(FLAT, 2, EnvConfig()), mjlab.MjlabEnvs(ROUGH, 3, EnvConfig())
     assert flat.curriculum() == {}
     rough.reset(0)
     saved = {"terrain_levels": np.array([4, 0, 2]), "terrain_types": np.array([1, 0, 3])}
@@ -167,7 +167,7 @@ def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     """unitree_rl_mjlab registers its tasks when its module `src.tasks` is imported."""
     if OLD:
         pytest.skip("asked for with newer settings")
-    from mjlab.tasks import registry
+    from mjlab.tasks import registry as mjlab_registry
 
     name = "Unitree-G1-Flat"
     assert registry.lookup(name).family == "sim2real"
@@ -177,8 +177,9 @@ def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     module = types.ModuleType("src.tasks")
     monkeypatch.setitem(sys.modules, "src", package)
     monkeypatch.setitem(sys.modules, "src.tasks", module)
-    monkeypatch.setattr(mjlab, "_is_installed", lambda distribution: True)
-    monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {name: registry._REGISTRY[CUBE]})
+    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
+    known = mjlab_registry._REGISTRY
+    monkeypatch.setattr(mjlab_registry, "_REGISTRY", known | {name: known[CUBE]})
     assert registry.make_torch(name, 2).spec.views.actor_dim == 29
 
 

@@ -1,4 +1,4 @@
-"""How a task of MuJoCo Playground is loaded: which physics, where the robots' meshes are, what is randomised."""
+"""How a task of MuJoCo Playground is loaded: the physics, the robots' meshes, domain randomisation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
 
 
 def import_playground() -> Any:
-    """The package, without the lines it prints if warp-lang is missing and what its own imports warn of."""
+    """The package, without what it prints if warp-lang is missing and the warnings of its imports."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import mujoco_playground
@@ -30,7 +30,7 @@ def import_playground() -> Any:
 
 
 def missing(config: EnvConfig) -> str | None:
-    """What the benchmark's tasks need beside the packages, and cannot be used before it is fetched: meshes."""
+    """What the benchmark's tasks need besides the packages: meshes, if they have not been fetched yet."""
     package = find_spec("mujoco_playground")
     folders = list(package.submodule_search_locations or ()) if package else []
     fetched = any((Path(folder) / "external_deps" / "mujoco_menagerie").is_dir() for folder in folders)
@@ -56,9 +56,9 @@ def load(task: str, config: EnvConfig, impl: str) -> Any:
     import warp
 
     if "njmax" in settings:
-        # A fallen robot has more contacts than Playground provides for; those beyond would be ignored.
+        # A fallen robot has more contacts than Playground allows for; the excess would be ignored.
         settings.njmax *= 2
-    warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels, and once more
+    warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels
     env = _made(task, settings)
     _allow_few_iterations(env.unwrapped)
     return env
@@ -80,15 +80,13 @@ def _made(task: str, settings: Any) -> Any:
 
 
 def _allow_few_iterations(env: Any) -> None:
-    """Keep MuJoCo-Warp from printing a line for every environment whose solver uses up its iterations.
-
-    Playground gives it few on purpose; MJX stops there without a word.
-    """
+    """Keep MuJoCo-Warp from printing a line for every environment whose solver uses all its iterations: Playground
+    allows few on purpose, and MJX stops there silently."""
     from mujoco.mjx.third_party.mujoco_warp._src.types import OverflowType
 
     options = env._mjx_model.opt
-    heard = int(options._impl.warn_overflow) & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
-    quiet = options.replace(_impl=options._impl.replace(warn_overflow=heard))
+    reported = int(options._impl.warn_overflow) & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
+    quiet = options.replace(_impl=options._impl.replace(warn_overflow=reported))
     env._mjx_model = env._mjx_model.replace(opt=quiet)
 
 
@@ -103,7 +101,7 @@ def choose_impl(asked: str) -> str:
 
 
 def _find_menagerie(task: str, config: EnvConfig) -> None:
-    """Point Playground to the robot meshes: a folder of the user's, or what it has fetched before."""
+    """Point Playground to the robot meshes: the user's folder, or what it has fetched before."""
     from mujoco_playground._src import locomotion, manipulation, mjx_env
 
     if task not in (*locomotion.ALL_ENVS, *manipulation.ALL_ENVS):
@@ -127,7 +125,7 @@ def _find_menagerie(task: str, config: EnvConfig) -> None:
 
 @functools.cache
 def _fetched(fetch: Callable[[], Any]) -> bool:
-    """Whether Playground could fetch the meshes: tried once, because it takes its time and says much."""
+    """Whether Playground could fetch the meshes: tried once, because it is slow and prints a lot."""
     try:
         fetch()
     except Exception:
@@ -140,5 +138,5 @@ def randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
     randomize = registry.get_domain_randomizer(task)
     if randomize is None:
         raise UserError(f"env.randomize = True: {task} has no domain randomisation")
-    # One fixed draw: which physics an environment has must not depend on the run's seed or on resume.
+    # One fixed draw: the physics of an environment must not depend on the run's seed or on resume.
     return randomize(env.mjx_model, jax.random.split(jax.random.PRNGKey(0), num_envs))
