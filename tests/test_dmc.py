@@ -107,7 +107,7 @@ def test_names() -> None:
 
 def test_a_task_that_needs_graphics_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    with pytest.raises(UserError, match="quadruped-escape: its terrain needs a way to draw; set MUJOCO_GL=egl"):
+    with pytest.raises(UserError, match="quadruped-escape: its terrain needs OpenGL; set MUJOCO_GL=egl"):
         registry.make("quadruped-escape", 1)
 
 

@@ -26,7 +26,7 @@ from warpsac.deploy.sim2sim import stage
 from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.robot import Simulated, load_scene
 from warpsac.deploy.sim2sim.walk import walk
-from warpsac.envs import deploy_contract, robots
+from warpsac.envs import contract, deploy_contract, robots
 from warpsac.envs.deploy_contract import Gait, Robot, Term
 from warpsac.envs.robots import Sensing
 from warpsac.errors import UserError
@@ -421,8 +421,8 @@ def test_on_stage_it_walks_as_it_does_alone(tmp_path: Path) -> None:
     alone = walk(load_scene(policy), policy, (0.3, 0, 0), 1.0)
     robot = load_scene(policy)
     shown: Any = stage.Stage(robot, "Walker", (0.3, 0, 0))
-    assert isinstance(shown, deploy_contract.Steerable)
-    assert isinstance(shown, deploy_contract.HasScene)
+    assert isinstance(shown, contract.Steerable)
+    assert isinstance(shown, contract.HasScene)
     obs, velocity = shown.reset(0), []
     for _ in range(50):
         shown.send(policy(obs[0])[None])

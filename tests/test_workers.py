@@ -171,7 +171,7 @@ def test_an_evaluation_that_loses_a_process_runs_that_episode_again(in_workers: 
     spread_out = SeedEnvs([in_workers(losing, 2, workers=2)])
     assert evaluate.run_episodes_of_seeds(spread_out, still, 4, [SEED], report=told.append) == [expected]
     assert [episode.length for episode in expected] == [25] * 4
-    assert told == ["environment 1: the worker process died (SIGKILL); another begins new episodes"]
+    assert told == ["environment 1: the worker process died (SIGKILL); a new one starts new episodes"]
 
 
 # --- processes that are lost
@@ -189,23 +189,23 @@ def test_a_killed_process_is_replaced_and_the_step_taken_from_new_episodes(in_wo
     (step,) = roll(spread_out, every[10:11])
     assert (step.faults, step.events) == (
         1,
-        ("environments 2 to 4: the worker process died (SIGKILL); another begins new episodes",),
+        ("environments 2 to 4: the worker process died (SIGKILL); a new one starts new episodes",),
     )
     assert step.restart is not None
     assert step.restart.mask.tolist() == [False, False, True, True, True]
     # What the slow, obvious way gives: environments 2 to 4 reset with the seeds of their second attempt.
-    anew = alone.recipe.slice(2, 5)
-    first = anew.start_anew(SEED)
-    assert anew.attempts.tolist() == [1, 1, 1]
+    fresh = alone.recipe.slice(2, 5)
+    first = fresh.restart(SEED)
+    assert fresh.attempts.tolist() == [1, 1, 1]
     for i in range(3):
         single = alone.recipe.build()
         assert single.reset(seed=reset_seed(SEED, 2 + i, 1))[0].tobytes() == first[i].tobytes()
     np.testing.assert_array_equal(step.restart.obs[2:], first)
-    (undisturbed,), (expected,) = roll(alone, every[10:11]), roll(anew, every[10:11, 2:])
+    (undisturbed,), (expected,) = roll(alone, every[10:11]), roll(fresh, every[10:11, 2:])
     np.testing.assert_array_equal(step.result.obs[:2], undisturbed.result.obs[:2])
     np.testing.assert_array_equal(step.result.obs[2:], expected.result.obs)
     np.testing.assert_array_equal(step.result.reward[2:], expected.result.reward)
-    later, expected_later = roll(spread_out, every[11:]), roll(anew, every[11:, 2:])
+    later, expected_later = roll(spread_out, every[11:]), roll(fresh, every[11:, 2:])
     for now, then in zip(later, expected_later, strict=True):
         assert now.restart is None
         np.testing.assert_array_equal(now.result.obs[2:], then.result.obs)
@@ -233,7 +233,7 @@ def test_dying_and_hanging_in_a_step_equal_an_exception(how: str, reason: str, i
     steps = roll(spread_out, actions(alone, 40))
     assert_same_steps(roll(alone, actions(alone, 40)), steps)
     told = [(t, line) for t, step in enumerate(steps) for line in step.events]
-    assert told == [(5, f"environment 1: {reason}; another begins new episodes")]
+    assert told == [(5, f"environment 1: {reason}; a new one starts new episodes")]
 
 
 def test_hanging_in_reset_begins_another_episode(in_workers: Any) -> None:
@@ -321,7 +321,7 @@ def test_a_run_that_lost_a_process_is_the_run_with_a_faulty_step(
     assert_same_run(run, reference)
     assert rows_of(run)[-2]["faults/count"] == 1
     reason = "died (SIGKILL)" if how == "kill" else "did not answer for 3 s"
-    assert f"environment 1: the worker process {reason}; another begins new episodes" in capsys.readouterr().out
+    assert f"environment 1: the worker process {reason}; a new one starts new episodes" in capsys.readouterr().out
 
 
 def test_a_process_that_dies_at_every_step_stops_training_with_a_good_checkpoint(
@@ -429,12 +429,12 @@ def test_what_workers_cannot_make_is_stepped_here_or_refused(monkeypatch: pytest
     gymnasium.register("Local-v0", lambda: Local(gymnasium.make("Own-v0")), max_episode_steps=9)
     reason = "Local-v0 cannot be made in a worker process: "
     assert where("Local-v0").startswith(f"this process ({reason}")
-    with pytest.raises(UserError, match=rf"^{reason}.*; --env\.workers 0 steps it in this one$"):
+    with pytest.raises(UserError, match=rf"^{reason}.*; use --env\.workers 0 to step it in this process$"):
         registry.make_sets("Local-v0", 2, 1, EnvConfig(workers=2))
 
 
 def test_an_environment_that_cannot_be_made_in_time() -> None:
-    with pytest.raises(UserError, match=r"did not answer for 0\.001 s; --env\.workers 0 steps it in this one"):
+    with pytest.raises(UserError, match=r"did not answer for 0\.001 s; use --env\.workers 0 to step it in"):
         registry.make_sets("probe-point", 1, 1, EnvConfig(workers=1, worker_timeout=0.001))
 
 
@@ -479,8 +479,8 @@ def alive(process: int) -> bool:
 SCRIPT = """
 import sys
 print("main", flush=True)
-from warpsac import envs
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry
 import breaking, gymnasium, numpy as np
 gymnasium.register("Hangs-v0", "breaking:Breaking", max_episode_steps=25, kwargs={"how": "hang", "step": 2})
 made = registry.make_sets(sys.argv[1], 2, 1, EnvConfig(workers=2))

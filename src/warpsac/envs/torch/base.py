@@ -93,10 +93,10 @@ class TorchEnvs(abc.ABC):
         """Each environment's position in a curriculum, for a checkpoint; empty where there is none."""
         return {}
 
-    def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
+    def take_up(self, curriculum: dict[str, np.ndarray]) -> None:  # noqa: B027 (optional)
         """Restore what `curriculum` returned, from the next reset on."""
 
-    def set_progress(self, steps: int) -> None:
+    def set_progress(self, steps: int) -> None:  # noqa: B027 (optional)
         """Set the number of training steps that a curriculum goes by."""
 
     def render(self) -> np.ndarray:
