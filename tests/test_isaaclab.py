@@ -24,11 +24,12 @@ HEAD = """
 import json
 import jax.numpy as jnp
 import numpy as np
-from warpsac import envs, training
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry
+from warpsac.training import start as training
 """
 STEP = """
-made = envs.make_torch({task!r}, 4, EnvConfig(episode_limit=12))
+made = registry.make_torch({task!r}, 4, EnvConfig(episode_limit=12))
 made.reset(3)
 kept = []
 for _ in range(30):
@@ -138,7 +139,7 @@ def test_ppo_trains_and_is_judged_between_rollouts(assets: Path, tmp_path: Path)
 def test_what_a_task_needs_and_is_not_there(task: str, way_out: str, tmp_path: Path) -> None:
     code = """
 try:
-    envs.make_torch({task!r}, 4)
+    registry.make_torch({task!r}, 4)
 except Exception as error:
     print("RESULT", json.dumps({{"kind": type(error).__name__, "text": str(error)}}))
 """

@@ -116,7 +116,7 @@ def test_it_trains(tmp_path: Path) -> None:
     assert np.isfinite(rows[-1]["eval/return"])
     assert any("loss/critic" in row and np.isfinite(row["loss/critic"]) for row in rows)
     state = state_of(run)
-    assert int(state["info/updates"]) == 150 - 20 - 1
+    assert int(state["info/updates"]) == 150 - 20
     assert np.flatnonzero((state["replay/end"] > 0).all(axis=-1)).size >= 2
 
 

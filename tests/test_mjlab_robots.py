@@ -19,8 +19,7 @@ from runs import tiny
 from warpsac import cli
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import deploy_contract, registry
-from warpsac.envs.deploy_contract import Term
-from warpsac.envs.robots import ASSETS, Deployment
+from warpsac.envs.deploy_contract import Deployment, Term
 from warpsac.training import start as training
 
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
@@ -91,11 +90,8 @@ def g1() -> Deployment:
 
 def world_of(found: Deployment) -> Simulated:
     """The robot in the exported scene."""
-    import mujoco
-
     assert found.scene is not None
-    assets = {f"{ASSETS}/{name}": data for name, data in found.scene.assets.items()}
-    return Simulated(mujoco.MjModel.from_xml_string(found.scene.xml, assets), found.robot)
+    return Simulated(found.scene.load(), found.robot)
 
 
 # --- what is told
@@ -197,7 +193,7 @@ def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.Monk
     assert isinstance(vel.scale, tuple)
     assert (vel.scale[0], vel.scale[28], vel.clip) == (0.5, 1.0, (-10.0, 10.0))
     # The same gains if MJLab computes the torques and the model has plain motors.
-    monkeypatch.setattr("warpsac.envs.robots.gains_of", lambda model, joints: None)
+    monkeypatch.setattr("warpsac.envs.mujoco_robots.gains_of", lambda model, joints: None)
     told = mjlab_robots.robot_of(env, ["actor"])
     assert told is not None
     assert (told.stiffness, told.damping, told.effort_limit) == (robot.stiffness, robot.damping, robot.effort_limit)
@@ -210,7 +206,7 @@ def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.Monk
 
 def test_all_that_a_term_of_the_tasks_own_is_told() -> None:
     told = {"cutoff": 0.5, "command_name": "lift", "sensor_name": "camera"}
-    assert mjlab_robots._looked_at(SimpleNamespace(func=len, params=told), None) == "camera, lift, cutoff 0.5"
+    assert mjlab_robots._parameters(SimpleNamespace(func=len, params=told), None) == "camera, lift, cutoff 0.5"
 
 
 # --- against the environment itself

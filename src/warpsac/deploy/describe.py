@@ -1,4 +1,4 @@
-"""What an exported policy says about itself: the metadata inside the ONNX file, and deploy.yaml beside it."""
+"""What an exported policy says about itself: the metadata inside the ONNX file, and deploy.yaml next to it."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ HEADER = """\
 ROBOT_HEADER = """\
 # Written by `warpsac export` with policy.onnx; the layout is the one of Unitree's deploy programs.
 # Each control step, every step_dt seconds:
-#   obs     = the observations below, side by side in their order
+#   obs     = the observations below, concatenated in their order
 #   actions = policy.onnx(obs)
 #   target  = offset + scale * actions, joint angles in the order of warpsac.joint_names, then clipped to `clip`
 #   torque  = stiffness * (target - angle) - damping * velocity
-# `damping` is that of motor and joint together. In the exported scene the joints bring their part of it: a runner
-# that computes torques there takes that off.
+# `damping` is that of motor and joint together. In the exported scene the joints contribute their part of it: a runner
+# that computes torques there subtracts that.
 # `source` is the sensor, site or body in the exported scene that a term was read from, without warpsac.prefix.
-# `delay` counts control steps by which a value lags behind. With none, last_action is the action of the control step
-# before (zeros at the start), and the angles of gait_phase have advanced once since; with 1 each is one step older.
-# A gait begins at `start` and advances by 2 pi step_dt / period in each control step.
+# `delay` counts control steps by which a value lags. With none, last_action is the action of the previous control step
+# (zeros at the start), and the angles of gait_phase have advanced once since; with 1 each is one step older.
+# A gait starts at `start` and advances by 2 pi step_dt / period in each control step.
 # A term with a `function` has to be computed as that function of the task does.
 """
 
@@ -45,7 +45,7 @@ def card(
     robot: Robot | None,
     terms: Sequence[tuple[str, int]] = (),
 ) -> dict[str, Any]:
-    """The description of a policy, for JSON. Terms are the parts of an observation that the task has names for."""
+    """The description of a policy, for JSON. `terms` are the named parts of the task's observation."""
     if robot:
         terms = [(term.name, term.size) for term in robot.observation]
     starts = itertools.accumulate((size for _, size in terms), initial=0)
@@ -63,7 +63,7 @@ def card(
 
 
 def metadata(card: dict[str, Any], robot: Robot | None) -> dict[str, str]:
-    """The ONNX file's metadata: all of it as JSON under one key, and the names that other runners look for."""
+    """The ONNX file's metadata: everything as JSON under one key, and the names that other runners look for."""
     found = {METADATA: json.dumps(card), "task": card["task"], "run_path": card["run"]["name"]}
     if card["observation"]:
         found["observation_names"] = ",".join(term["name"] for term in card["observation"])
@@ -145,7 +145,7 @@ def _pairs(low: Sequence[float], high: Sequence[float]) -> list[list[float]]:
 
 
 def _observations_yaml(robot: Robot) -> dict[str, Any]:
-    """Term by term in their order; the second of a name is called name_2."""
+    """Term by term in their order; the second of the same name is called name_2."""
     found: dict[str, Any] = {}
     seen: Counter[str] = Counter()
     for term in robot.observation:

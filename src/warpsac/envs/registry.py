@@ -17,8 +17,8 @@ from warpsac.envs.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suite
 from warpsac.errors import UserError, in_a_line
 
 if TYPE_CHECKING:
+    from warpsac.envs.deploy_contract import Deployment
     from warpsac.envs.host.vector import SeedEnvs
-    from warpsac.envs.robots import Deployment
     from warpsac.envs.torch.base import TorchEnvs
 
 # family -> module with `make(task_name, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`

@@ -1,4 +1,4 @@
-"""Walking under a command for a while: how well, and what it looks like."""
+"""A walk under one command: its numbers, and its video."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.errors import UserError
 from warpsac.watch import video
 
-SETTLING_SECONDS = 1.0  # after a start: not yet counted as tracking
+SETTLING_SECONDS = 1.0  # after a start: not counted as tracking
 
 Act = Callable[[np.ndarray], np.ndarray]  # observation [D] -> action [A] in the simulator's own range
 
 
 class Walk(NamedTuple):
-    """What came of walking for a while under one command."""
+    """What was measured on a walk under one command."""
 
     command: np.ndarray  # [3]
     velocity: np.ndarray  # [steps, 3] at the end of each control step
     power: np.ndarray  # [steps], W
     counted: np.ndarray  # bool [steps], not settling after a start
-    fell_at: tuple[float, ...]  # seconds from the beginning
+    fell_at: tuple[float, ...]  # seconds from the start
     control_hz: float
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, by name; tracking is absent if the robot never stood long enough to be judged."""
+        """The numbers by name; tracking is absent if the robot never stood long enough."""
         result: dict[str, Any] = {
             "seconds": round(len(self.velocity) / self.control_hz, 6),
             "falls": len(self.fell_at),
@@ -52,7 +52,7 @@ def walk(
     seconds: float,
     each: Callable[[int, np.ndarray], None] = lambda step, obs: None,
 ) -> Walk:
-    """Walk under one command; a fallen robot is put back on its feet and goes on.
+    """Walk under one command; a fallen robot is put back on its feet and continues.
 
     `each` is called before every control step with its number and the observation.
     """
@@ -70,7 +70,7 @@ def walk(
         counted[step] = since_start > SETTLING_SECONDS * hz
         if robot.fallen:
             fell_at.append((step + 1) / hz)
-            velocity[step], power[step], counted[step] = 0, 0, False  # may not even be numbers
+            velocity[step], power[step], counted[step] = 0, 0, False  # they may be NaN
             robot.reset()
             since_start = 0
     return Walk(order, velocity, power, counted, tuple(fell_at), hz)
@@ -80,9 +80,9 @@ def walk(
 
 
 class Camera:
-    """Follows the robot; gives the frames of a video.
+    """Follows the robot and draws the frames of a video.
 
-    Without shadows, reflections and smooth edges: ten times as fast where there is no GPU, as is usual here.
+    Without shadows, reflections and antialiasing: ten times as fast on a machine without a GPU.
     """
 
     def __init__(self, robot: Simulated, width: int = 640, height: int = 480):
@@ -112,7 +112,7 @@ class Camera:
 
 
 def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, path: Path) -> Walk:
-    """A walk and a video of it, in real time. MUJOCO_GL must have been set (`prepare_to_draw`)."""
+    """A walk and a video of it, at real-time speed. MUJOCO_GL must have been set (`prepare_to_draw`)."""
     hz = robot.robot.control_hz
     every = max(1, round(hz / 25))
     camera = Camera(robot)
@@ -129,7 +129,7 @@ def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, p
 
 
 def prepare_to_draw() -> None:
-    """Tell MuJoCo how to draw on this machine; before it is imported, which is when it decides."""
+    """Choose how MuJoCo draws on this machine; before it is imported, as it decides then."""
     gl = video.find_gl()
     if gl is None:
         raise UserError(video.no_gl())

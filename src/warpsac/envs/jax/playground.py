@@ -19,13 +19,13 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import robots
+from warpsac.envs import mujoco_robots
 from warpsac.envs.contract import Command, EnvSpec, Scene
+from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment, Picture
-from warpsac.envs.jax.playground_tasks import choose_impl, load, randomizer
+from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
 from warpsac.envs.jax.stepwise import choose
-from warpsac.envs.robots import Deployment
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult
 
@@ -218,15 +218,15 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> P
 
 def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task without one."""
-    if task not in robots.PLAYGROUND:
+    if task not in ROBOTS:
         return None
     import mujoco
 
     # Nothing is simulated, so no push ever happens.
     env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
-    robot = robots.described(
-        *robots.motors_of(env.mj_model),
-        robots.PLAYGROUND[task],
+    robot = mujoco_robots.describe_robot(
+        *mujoco_robots.motors_of(env.mj_model),
+        ROBOTS[task],
         default_pose=np.asarray(env._default_pose, np.float64),
         base_height=float(env._init_q[2]),
         action_scale=env._config.action_scale,
@@ -238,7 +238,7 @@ def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | Non
     assets = env._model_assets
     included = {name: text for name, text in assets.items() if name.endswith(".xml")}
     spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
-    return Deployment(robot, robots.scene_files(spec, env.mj_model, assets))
+    return Deployment(robot, mujoco_robots.scene_files(spec, env.mj_model, assets))
 
 
 def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -1,10 +1,12 @@
-"""How a task of MuJoCo Playground is loaded: the physics, the robots' meshes, domain randomisation."""
+"""How a task of MuJoCo Playground is loaded: the physics, the robots' meshes, domain randomisation; and what its
+robots observe, which is in the tasks' code and not in their models."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import io
+import math
 import os
 import re
 import warnings
@@ -16,6 +18,8 @@ from typing import Any
 import jax
 
 from warpsac.config.schema import EnvConfig
+from warpsac.envs.deploy_contract import Gait, Term
+from warpsac.envs.mujoco_robots import Sensing
 from warpsac.errors import UserError
 
 MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
@@ -140,3 +144,35 @@ def randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
         raise UserError(f"env.randomize = True: {task} has no domain randomisation")
     # One fixed draw: the physics of an environment must not depend on the run's seed or on resume.
     return randomize(env.mjx_model, jax.random.split(jax.random.PRNGKey(0), num_envs))
+
+
+# --- robots
+
+
+def _sensing(base: str, imu: str, velocimeter: str, gyro: str, joints: int, gait: Gait) -> Sensing:
+    """Of the humanoid joystick tasks. Each step computes its observation before it stores the action and advances the
+    gait: both are observed one control step late."""
+    observation = (
+        Term("base_lin_vel", 3, velocimeter),
+        Term("base_ang_vel", 3, gyro),
+        Term("projected_gravity", 3, imu),
+        Term("velocity_commands", 3),
+        Term("joint_pos_rel", joints),
+        Term("joint_vel_rel", joints),
+        Term("last_action", joints, delay=1),
+        Term("gait_phase", 4, delay=1),
+    )
+    return Sensing(base, observation, gait)
+
+
+# Training draws each robot's gait frequency from a range; its middle is exported.
+_G1 = _sensing(
+    "pelvis", "imu_in_pelvis", "local_linvel_pelvis", "gyro_pelvis", 29,
+    Gait((1.25 + 1.5) / 2, (0.0, math.pi), "cos_sin"),
+)  # fmt: skip
+_T1 = _sensing(
+    "Trunk", "imu", "local_linvel", "gyro", 23,
+    Gait((1.25 + 1.75) / 2, (0.0, math.pi), "cos_sin", standing="held", standing_below=0.01),
+)  # fmt: skip
+ROBOTS = {f"{name}Joystick{terrain}Terrain": sensing for name, sensing in (("G1", _G1), ("T1", _T1))
+          for terrain in ("Flat", "Rough")}  # fmt: skip

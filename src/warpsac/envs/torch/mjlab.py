@@ -19,8 +19,8 @@ import torch
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec, Scene
+from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
-from warpsac.envs.robots import Deployment
 from warpsac.envs.torch import mjlab_robots
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
