@@ -279,7 +279,7 @@ def test_check_env_of_a_good_one() -> None:
     assert "action: 2 numbers in [-2, 2], rescaled from [-1, 1]" in texts
     assert "episodes are truncated after 25 steps" in texts
     assert "the same seed gives the same episodes" in texts
-    assert "its state can be saved and put back: resume is exact" in texts
+    assert "its state can be saved and restored: resume is exact" in texts
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_check_env_of_bad_ones(attributes: dict[str, Any], level: str, text: str
 
 def test_check_env_finds_a_state_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs.OwnPoint, "set_state", lambda self, state: None)
-    assert found("Own-v0", "set_state() does not bring back all").level == "note"
+    assert found("Own-v0", "set_state() does not restore all").level == "note"
 
 
 def test_check_env_notes_a_missing_step_limit() -> None:
