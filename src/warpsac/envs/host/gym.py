@@ -21,7 +21,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state
-from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.errors import UserError, in_a_line
 from warpsac.types import ObsViews
 
@@ -107,8 +107,7 @@ def in_process(
     """
     key = find_success_key(first, success_keys)
     spec = describe(name, first, num_envs, config, key is not None, family, packages, terms_of(first), restorable)
-    success_of = partial(succeeded, key) if key else None
-    return InProcessEnvs(spec, build, config.max_faults, first, success_of)
+    return InProcessEnvs(Recipe(spec, build, config.max_faults, partial(succeeded, key) if key else None), first)
 
 
 def succeeded(key: str, info: dict[str, Any]) -> bool:

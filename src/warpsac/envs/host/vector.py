@@ -49,35 +49,26 @@ class Recipe:
 
     def slice(self, start: int, stop: int) -> InProcessEnvs:
         """Environments `start` to `stop - 1` of the set, numbered and seeded as in the whole of it."""
-        spec = replace(self.spec, num_envs=stop - start)
-        return InProcessEnvs(spec, self.build, self.max_faults, success_of=self.success_of, offset=start)
+        return InProcessEnvs(replace(self, spec=replace(self.spec, num_envs=stop - start)), offset=start)
 
 
 class InProcessEnvs:
-    """The vector contract over single environments; `build` makes one, also after it has failed.
+    """The vector contract over single environments; the recipe's `build` makes one, also after it has failed.
 
     None is built before `make` or the first `reset`: a set that moves to worker processes never is. The environments
     may be a slice of a larger set: `offset` is the number of the first.
     """
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        build: Callable[[], SingleEnv],
-        max_faults: int,
-        first: SingleEnv | None = None,
-        success_of: SuccessOf | None = None,
-        scene_of: SceneOf = drawing.scene_of,
-        offset: int = 0,
+        self, recipe: Recipe, first: SingleEnv | None = None, scene_of: SceneOf = drawing.scene_of, offset: int = 0
     ):
-        self.spec = spec
-        self.recipe = Recipe(spec, build, max_faults, success_of)
+        self.recipe, self.spec = recipe, recipe.spec
         self._envs: list[SingleEnv] = [] if first is None else [first]
         self._scene_of = scene_of
         self._offset = offset
         self._seed = 0
-        self.attempts = np.zeros(spec.num_envs, np.int64)  # times each was built again, for fresh seeds
-        self._in_a_row = np.zeros(spec.num_envs, np.int64)  # faults since the last good step
+        self.attempts = np.zeros(self.spec.num_envs, np.int64)  # times each was built again, for fresh seeds
+        self._in_a_row = np.zeros(self.spec.num_envs, np.int64)  # faults since the last good step
         self._faults = 0
         self._action: np.ndarray | None = None
 

@@ -20,7 +20,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.host.mujoco_state import pack, unpack
-from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.types import ObsViews
 
 Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
@@ -164,4 +164,4 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
         restorable=True,
     )
     success_of = operator.itemgetter("success") if kind.has_success else None
-    return InProcessEnvs(spec, kind, config.max_faults, success_of=success_of)
+    return InProcessEnvs(Recipe(spec, kind, config.max_faults, success_of))
