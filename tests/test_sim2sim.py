@@ -472,7 +472,7 @@ ALONE = """
 import sys
 
 ROOMS = {"config", "deploy", "envs", "runs", "watch"}
-OWN = {"errors", "types", "envs.contract", "envs.deploy_contract", "runs.files", "watch.video"}
+OWN = {"errors", "types", "envs.contract", "envs.deploy_contract", "envs.drawing", "runs.files", "watch.video"}
 
 class Blocked:
     @staticmethod

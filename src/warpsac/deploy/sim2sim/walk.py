@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpsac.deploy.sim2sim.robot import Simulated
+from warpsac.envs import drawing
 from warpsac.errors import UserError
 from warpsac.watch import video
 
+WIDTH, HEIGHT = 640, 480  # of videos
 SETTLING_SECONDS = 1.0  # after a start: not counted as tracking
 
 Act = Callable[[np.ndarray], np.ndarray]  # observation [D] -> action [A] in the simulator's own range
@@ -79,53 +82,33 @@ def walk(
 # --- pictures
 
 
-class Camera:
-    """Follows the robot and draws the frames of a video.
+def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, path: Path) -> Walk:
+    """A walk and a video of it, at real-time speed. MUJOCO_GL must have been set (`prepare_to_draw`).
 
     Without shadows, reflections and antialiasing: ten times as fast on a machine without a GPU.
     """
+    import mujoco
 
-    def __init__(self, robot: Simulated, width: int = 640, height: int = 480):
-        import mujoco
-
-        self.robot, model = robot, robot.model
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
-        model.vis.global_.offheight = max(model.vis.global_.offheight, height)
-        model.vis.quality.offsamples = 0
-        self._renderer = mujoco.Renderer(model, height, width)
-        self._view = mujoco.MjvCamera()
-        self._view.type = mujoco.mjtCamera.mjCAMERA_TRACKING
-        self._view.trackbodyid = self.robot.base
-        self._view.distance = 3.5 * self.robot.robot.base_height
-        self._view.azimuth, self._view.elevation = 130, -15
-
-    def frame(self) -> np.ndarray:
-        import mujoco
-
-        self._renderer.update_scene(self.robot.data, self._view)
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-            self._renderer.scene.flags[flag] = False
-        return self._renderer.render()
-
-    def close(self) -> None:
-        self._renderer.close()
-
-
-def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, path: Path) -> Walk:
-    """A walk and a video of it, at real-time speed. MUJOCO_GL must have been set (`prepare_to_draw`)."""
-    hz = robot.robot.control_hz
+    hz, model = robot.robot.control_hz, robot.model
     every = max(1, round(hz / 25))
-    camera = Camera(robot)
-    try:
-        with video.writer(path, hz / every) as target:
+    drawing.enlarge_buffer(model, WIDTH, HEIGHT)
+    model.vis.quality.offsamples = 0
+    camera = mujoco.MjvCamera()
+    camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, robot.base
+    camera.distance, camera.azimuth, camera.elevation = 3.5 * robot.robot.base_height, 130, -15
+    with (
+        contextlib.closing(mujoco.Renderer(model, HEIGHT, WIDTH)) as renderer,
+        video.writer(path, hz / every) as target,
+    ):
 
-            def each(step: int, obs: np.ndarray) -> None:
-                if step % every == 0:
-                    target.append_data(camera.frame())
+        def draw(step: int, obs: np.ndarray) -> None:
+            if step % every == 0:
+                renderer.update_scene(robot.data, camera)
+                for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+                    renderer.scene.flags[flag] = False
+                target.append_data(renderer.render())
 
-            return walk(robot, act, command, seconds, each)
-    finally:
-        camera.close()
+        return walk(robot, act, command, seconds, draw)
 
 
 def prepare_to_draw() -> None:

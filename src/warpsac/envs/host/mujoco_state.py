@@ -67,27 +67,12 @@ def _fixed_arrays(model: Any) -> list[str]:
             and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
 
 
-class ModelChanges:
-    """What a task has written to its model (targets, sizes, heights) since the model was built."""
-
-    def __init__(self, model: Any):
-        self._model = model
-        self._built = {name: value.copy() for name, value in self._arrays().items()}
-
-    def get(self) -> State:
-        """The arrays that are no longer as built."""
-        arrays = self._arrays().items()
-        return {name: value.copy() for name, value in arrays if not np.array_equal(value, self._built[name])}
-
-    def set(self, changed: State) -> None:
-        for name, value in self._arrays().items():
-            value[...] = changed.get(name, self._built[name])
-
-    def _arrays(self) -> State:
-        names = [name for name in dir(self._model) if not name.startswith(("_", *_LOOKS))]
-        found = {name: getattr(self._model, name, None) for name in names}
-        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)
-                and value.flags.writeable and value.size > 0 and value.dtype.kind in "biuf"}  # fmt: skip
+def _model_arrays(model: Any) -> State:
+    """The arrays of a model that a task may write to (targets, sizes, heights)."""
+    names = [name for name in dir(model) if not name.startswith(("_", *_LOOKS))]
+    found = {name: getattr(model, name, None) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)
+            and value.flags.writeable and value.size > 0 and value.dtype.kind in "biuf"}  # fmt: skip
 
 
 def get_numbers(owner: Any) -> State:
@@ -116,16 +101,20 @@ class Simulation:
     def __init__(self, model: Any, data: Any, owners: Mapping[str, Any]):
         """`owners`: objects whose numbers belong to the episode, by a name for each."""
         self._model, self._data, self._owners = model, data, dict(owners)
-        self._changes = ModelChanges(model)
+        self._built = {name: value.copy() for name, value in _model_arrays(model).items()}
 
     def get(self) -> State:
-        state = nested("physics", get_physics(self._model, self._data)) | nested("model", self._changes.get())
+        arrays = _model_arrays(self._model).items()
+        changed = {name: value.copy() for name, value in arrays if not np.array_equal(value, self._built[name])}
+        state = nested("physics", get_physics(self._model, self._data)) | nested("model", changed)
         for name, owner in self._owners.items():
             state |= nested(name, get_numbers(owner))
         return state
 
     def set(self, state: State) -> None:
-        self._changes.set(part("model", state))
+        changed = part("model", state)
+        for name, value in _model_arrays(self._model).items():
+            value[...] = changed.get(name, self._built[name])
         set_physics(self._model, self._data, part("physics", state))
         for name, owner in self._owners.items():
             set_numbers(owner, part(name, state))
