@@ -42,7 +42,7 @@ def in_workers() -> Iterator[Callable[..., WorkerEnvs]]:
             recipe = in_process(task, num_envs, max_faults).recipe
             made = WorkerEnvs(recipe, workers, 60.0)
             opened.callback(made.close)
-            made.wait_until_made()
+            made.wait()
             made._timeout = timeout
             return made
 

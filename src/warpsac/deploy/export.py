@@ -82,9 +82,6 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
         raise UserError(f"{target}: exists already; name a new folder with --out")
     deployment, known = (None, "left out, as requested") if without_robot else _deployment(folder, policy.step)
     robot = deployment.robot if deployment else None
-    if robot and deployment and deployment.scene:
-        robot = dataclasses.replace(robot, scene=SCENE)
-        deployment = Deployment(robot, deployment.scene)
     views, low, high = policy.agent.views, policy.info["action_low"], policy.info["action_high"]
     if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
         raise UserError(
@@ -117,9 +114,9 @@ def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | N
         raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
         return None, f"none is known for {folder.config.task}"
-    robot = found.robot
+    robot = dataclasses.replace(found.robot, scene=SCENE if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
-    return found, known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+    return Deployment(robot, found.scene), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
 
 
 def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:

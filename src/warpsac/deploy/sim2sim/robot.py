@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 from collections import deque
@@ -187,28 +188,30 @@ class Simulated:
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_XBODY, body, found, 1)
         return found
 
-    def _has(self, kind: str, name: str) -> bool:
-        count = {"body": self.model.nbody, "site": self.model.nsite}[kind]
-        return any(getattr(self.model, kind)(i).name == self._prefix + name for i in range(count))
-
     def _id(self, kind: str, name: str) -> int:
         try:
             return int(getattr(self.model, kind)(self._prefix + name).id)
         except KeyError:
             raise UserError(f"the scene has no {kind} '{self._prefix}{name}'") from None
 
+    def _id_if_any(self, kind: str, name: str) -> int | None:
+        with contextlib.suppress(UserError):
+            return self._id(kind, name)
+        return None
+
     def _reader(self, term: Term) -> Callable[[np.ndarray], np.ndarray]:
         """How a term is read from the simulator and the robot's memory, given the command."""
         data, robot = self.data, self.robot
         if term.name in ("base_lin_vel", "base_ang_vel"):
-            if self._has("body", term.source):
-                body, part = self._id("body", term.source), slice(3, 6) if term.name == "base_lin_vel" else slice(3)
+            body, part = self._id_if_any("body", term.source), slice(3, 6) if term.name == "base_lin_vel" else slice(3)
+            if body is not None:
                 return lambda command: self._body_velocity(body)[part]
             sensor = self._id("sensor", term.source)
             start = self.model.sensor_adr[sensor]
             return lambda command: data.sensordata[start : start + term.size]
         if term.name == "projected_gravity":
-            frame = self._frame(term.source)
+            site = self._id_if_any("site", term.source)
+            frame = data.xmat[self._id("body", term.source)] if site is None else data.site_xmat[site]
             return lambda command: frame.reshape(3, 3).T @ np.array([0.0, 0.0, -1.0])
         if term.name == "joint_pos_rel":
             pose = np.array(robot.default_pose)
@@ -220,12 +223,6 @@ class Simulated:
         if term.name == "gait_phase":
             return lambda command: self._phase(term.delay, command)
         return lambda command: command
-
-    def _frame(self, name: str) -> np.ndarray:
-        """The axes of a site, or of a body where no site has the name."""
-        if self._has("site", name):
-            return self.data.site_xmat[self._id("site", name)]
-        return self.data.xmat[self._id("body", name)]
 
     def _phase(self, delay: int, command: np.ndarray) -> np.ndarray:
         gait = self.robot.gait

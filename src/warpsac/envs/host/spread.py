@@ -30,18 +30,16 @@ WORTH = 1.5  # how many times that must be saved
 def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
     """`sets` sets of environments like the first, none of them made yet, stepped wherever that is fastest."""
     recipe, task = first.recipe, first.spec.task
-    if config.workers == "auto":
-        try:
+    try:
+        if config.workers == "auto":
             made, why = _automatic(recipe, sets, config.worker_timeout)
-        except (WorkerLost, WorkerRefused) as error:
-            made, why = [], f"{task} cannot be made in a worker process: {error}"
-    else:
-        try:
-            made = _in_workers(recipe, sets, min(config.workers, recipe.spec.num_envs), config.worker_timeout)
-        except (WorkerLost, WorkerRefused) as error:
-            way_out = "use --env.workers 0 to step it in this process"
-            raise UserError(f"{task} cannot be made in a worker process: {error}; {way_out}") from None
-        why = f"env.workers = {config.workers}"
+        else:
+            workers, why = min(config.workers, recipe.spec.num_envs), f"env.workers = {config.workers}"
+            made = _in_workers(recipe, sets, workers, config.worker_timeout)
+    except (WorkerLost, WorkerRefused) as error:
+        made, why = [], f"{task} cannot be made in a worker process: {error}"
+        if config.workers != "auto":
+            raise UserError(f"{why}; use --env.workers 0 to step it in this process") from None
     if made:
         first.close()
         count = sum(one.workers for one in made)
@@ -104,9 +102,9 @@ def wake_cost(made: Sequence[WorkerEnvs]) -> float:
     def once() -> float:
         started = time.perf_counter()
         for one in made:
-            one.send_nothing()
+            one.post("nothing")
         for one in made:
-            one.recv_nothing()
+            one.wait()
         return time.perf_counter() - started
 
     return statistics.median(once() for _ in range(MEASURED))
@@ -134,7 +132,7 @@ def _in_workers(recipe: Recipe, sets: int, workers: int, timeout: float) -> list
         for _ in range(sets if workers else 0):
             made.append(WorkerEnvs(recipe, workers, timeout))
         for one in made:
-            one.wait_until_made()
+            one.wait()
     except BaseException:
         for one in made:
             one.close()

@@ -57,7 +57,10 @@ class WorkerEnvs(HostEnv):
         self._seed = 0
         self._events: list[str] = []  # losses not yet reported by `recv`
         self._workers: list[Worker] = []
-        payload = _pickled(recipe)
+        try:
+            payload = pickle.dumps(recipe)
+        except Exception as error:  # it contains a function or class without an importable name
+            raise WorkerRefused(in_a_line(error)) from error
         context = multiprocessing.get_context("forkserver")
         # A RawArray has no name that could be left behind: it is gone with the last process that holds it.
         memory = context.RawArray("B", recipe.spec.num_envs * row_type(recipe.spec).itemsize)
@@ -66,10 +69,15 @@ class WorkerEnvs(HostEnv):
         bounds = [i * recipe.spec.num_envs // workers for i in range(workers + 1)]
         for start, stop in itertools.pairwise(bounds):
             self._workers.append(Worker(context, payload, memory, start, stop))
-            self._workers[-1].post("make")
+        self.post("make")
 
-    def wait_until_made(self) -> None:
-        """Raises WorkerLost or WorkerRefused where the environments cannot be made in a worker process."""
+    def post(self, method: str) -> None:
+        """Send a command to all processes."""
+        for worker in self._workers:
+            worker.post(method)
+
+    def wait(self) -> None:
+        """Until all have answered; raises WorkerLost or WorkerRefused, for instance if they cannot be made there."""
         for worker in self._workers:
             worker.answer(self._timeout * worker.num_envs)
 
@@ -84,8 +92,7 @@ class WorkerEnvs(HostEnv):
 
     def send(self, action: np.ndarray) -> None:
         self._rows["action"] = action
-        for worker in self._workers:
-            worker.post("step")
+        self.post("step")
 
     def recv(self) -> HostStep:
         faults = sum(self._answer(worker, self._timeout, "restart_and_step") for worker in self._workers)
@@ -96,14 +103,6 @@ class WorkerEnvs(HostEnv):
         result = StepResult(**{name: rows[name].copy() for name in names}, success=success)
         restart = Restart(rows["restart"].copy(), rows["restart_obs"].copy()) if rows["restart"].any() else None
         return HostStep(result, restart, faults + len(events), events)
-
-    def send_nothing(self) -> None:
-        for worker in self._workers:
-            worker.post("nothing")
-
-    def recv_nothing(self) -> None:
-        for worker in self._workers:
-            worker.answer(self._timeout)
 
     def get_state(self) -> dict[str, np.ndarray] | None:
         if not self.spec.restorable:
@@ -284,13 +283,6 @@ def _cause(exit_code: int | None) -> str:
         return f"exit code {exit_code}"
     names = {number.value: number.name for number in signal.Signals}
     return names.get(-exit_code, f"signal {-exit_code}")
-
-
-def _pickled(recipe: Recipe) -> bytes:
-    try:
-        return pickle.dumps(recipe)
-    except Exception as error:  # it contains a function or class without an importable name
-        raise WorkerRefused(in_a_line(error)) from error
 
 
 @contextlib.contextmanager
