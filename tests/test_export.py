@@ -231,7 +231,7 @@ def test_a_policy_alone_can_be_exported(run: Path, tmp_path: Path) -> None:
     done = export(kept)
     assert done.error <= 1e-5
     assert Policy(done.path / "policy.onnx").card["run"]["evaluation_return"] is None
-    # Of a task that is not known here, with a description that somebody has spoilt.
+    # Of a task that is unknown here, with a description that was damaged.
     (kept / "meta.json").write_text('{"git": 5, "resumes": null, "versions": []}')
     (kept / "config.json").write_text((kept / "config.json").read_text().replace("probe-point", "mine:Robot-v0"))
     with pytest.raises(UserError, match="or export the policy alone with --without-robot"):

@@ -64,7 +64,7 @@ def step(made: Any, value: float) -> Any:
 
 
 def test_the_last_observation_is_the_true_one_or_its_step_is_void(simulator: Any) -> None:
-    """The second environment begins five steps late: only its own row is reset, five steps after the first's."""
+    """The second environment starts five steps late: only its own row is reset, five steps after the first's."""
     made = simulator
     made.reset(3)
     simulator._env.episode_length_buf[1] = -5
@@ -107,7 +107,7 @@ def test_a_runaway_environment_is_marked_and_restarted(simulator: Any) -> None:
 
 
 def test_it_trains(tmp_path: Path) -> None:
-    """300 steps of two environments, judged in environments of their own."""
+    """300 steps of two environments, evaluated in other environments."""
     config = tiny(tmp_path, task=CUBE, env={"num_envs": 2, "episode_limit": 30}, total_steps=300, learning_starts=40,
                   eval={"every": 0, "episodes": 2, "num_envs": 2}, checkpoint={"every": 0})  # fmt: skip
     (run,) = training.train(config).runs
@@ -120,8 +120,8 @@ def test_it_trains(tmp_path: Path) -> None:
     assert np.flatnonzero((state["replay/end"] > 0).all(axis=-1)).size >= 2
 
 
-def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
-    """Three rollouts of 50 steps of two environments, the last of them resumed; judged in environments of their own."""
+def test_ppo_trains_and_resumes(tmp_path: Path) -> None:
+    """Three rollouts of 50 steps of two environments, the last of them resumed; evaluated in other environments."""
     config = tiny_ppo(
         tmp_path, task=CUBE, total_steps=300, stop_at=200, env={"num_envs": 2, "episode_limit": 30},
         ppo={"rollout_steps": 50, "minibatches": 4}, eval={"every": 100, "episodes": 2, "num_envs": 2},
@@ -130,8 +130,8 @@ def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
     (run,) = training.train(config).runs
     assert training.resume([run], stop_at=300).finished
     rows = rows_of(run)
-    judged = [row for row in rows if row["kind"] == "eval"]
-    assert [(row["step"], row["eval/length"]) for row in judged] == [(0, 30), (100, 30), (200, 30), (300, 30)]
+    evaluated = [row for row in rows if row["kind"] == "eval"]
+    assert [(row["step"], row["eval/length"]) for row in evaluated] == [(0, 30), (100, 30), (200, 30), (300, 30)]
     learned = [row for row in rows if row["kind"] == "train"]
     assert [row["step"] for row in learned] == [100, 200, 300]
     assert all(np.isfinite(row["loss/critic"]) and row["episode/length"] == 30 for row in learned)
@@ -183,7 +183,7 @@ def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     assert registry.make_torch(name, 2).spec.views.actor_dim == 29
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_what_is_missing_is_reported() -> None:
     with pytest.raises(UserError, match=r"Mjlab-Nothing: the installed mjlab .* has no such task; it has .*Mjlab-Lift"):
         registry.make_torch("Mjlab-Nothing", 2)
     with pytest.raises(UserError, match=r"env\.cameras = True: Mjlab-Lift-Cube-Yam has no camera"):

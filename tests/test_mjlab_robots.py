@@ -1,4 +1,4 @@
-"""The deploy contract that MJLab's environments tell, against their own models, settings and observations."""
+"""The deploy contract of MJLab's environments, against their own models, settings and observations."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ POSE = {"hip_pitch": -0.312, "knee": 0.669, "ankle_pitch": -0.363, "elbow": 0.6,
 
 @pytest.fixture
 def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Its task as unitree_rl_mjlab registers it, on MJLab's own robot: other terms, and a clock of its own."""
+    """Its task as unitree_rl_mjlab registers it, on MJLab's own robot: other terms, and its own clock."""
     from mjlab.managers.observation_manager import ObservationTermCfg
     from mjlab.tasks import registry
 
@@ -204,7 +204,7 @@ def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.Monk
     simulator.close()
 
 
-def test_all_that_a_term_of_the_tasks_own_is_told() -> None:
+def test_all_parameters_of_a_tasks_own_term() -> None:
     told = {"cutoff": 0.5, "command_name": "lift", "sensor_name": "camera"}
     assert mjlab_robots._parameters(SimpleNamespace(func=len, params=told), None) == "camera, lift, cutoff 0.5"
 
@@ -251,7 +251,7 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
 def test_export_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unitree: str
 ) -> None:
-    """A run of a few steps of Unitree-G1-Flat; its policy walks, or falls, in the scene beside it."""
+    """A run of a few steps of Unitree-G1-Flat; its policy walks, or falls, in the scene next to it."""
     for module in ("onnx", "onnxruntime", "yaml"):
         pytest.importorskip(module)
     import yaml

@@ -158,7 +158,7 @@ def test_every_term_by_hand() -> None:
 
 
 def test_velocities_of_a_body_clipped_and_scaled() -> None:
-    """Without a sensor: the trunk's own velocities, the second limited to 0.1, each number with a scale of its own."""
+    """Without a sensor: the trunk's own velocities, the second limited to 0.1, each number with its own scale."""
     terms = (
         Term("base_lin_vel", 3, "trunk", scale=(1.0, 2.0, 3.0)),
         Term("base_ang_vel", 3, "trunk", clip=(-0.1, 0.1), scale=10.0),
@@ -284,7 +284,7 @@ def test_power_is_that_of_the_contracts_torque() -> None:
         assert world.power == pytest.approx(np.abs(torque * velocity).sum(), rel=1e-9)
 
 
-def test_a_scene_with_other_motors_is_told_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_scene_with_other_motors_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     strong = dataclasses.replace(walker.robot(), effort_limit=(4.0, 3.0))
     assert simulated().differences == simulated(actuators=walker.TORQUE).differences == ()
     assert simulated(strong, walker.TORQUE).differences == ()
@@ -353,7 +353,7 @@ def test_the_scene_must_have_the_robot(tmp_path: Path) -> None:
 
 
 def test_a_walk_adds_up() -> None:
-    """Pushed at a known speed on ice, the box goes on: velocity, errors and what is not counted."""
+    """Pushed at a known speed on ice, the box keeps moving: velocity, errors and what is not counted."""
     world = simulated()
     world.model.geom_friction[:] = 0
     world.model.opt.gravity[:] = 0
@@ -391,7 +391,7 @@ def test_falls_are_counted_and_the_robot_is_put_back() -> None:
 
 
 def test_physics_that_runs_away_is_a_fall(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """MuJoCo itself begins anew then, standing as if nothing had been."""
+    """MuJoCo resets itself then, standing as if nothing had happened."""
     world = simulated()
 
     def spoil(step: int, obs: np.ndarray) -> None:
@@ -413,7 +413,7 @@ def test_same_policy_same_walk(tmp_path: Path) -> None:
     assert other.summary() == one.summary()
 
 
-# --- before somebody's eyes
+# --- in the viewer
 
 
 def test_on_stage_it_walks_as_it_does_alone(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_workers_give_the_numbers_of_this_process(task: str, in_workers: Any) ->
     assert there is not None
     assert here.keys() == there.keys()
     assert all(here[name].tobytes() == there[name].tobytes() for name in here)
-    # Each goes on from the other's state; so do workers that were never reset, with other slices.
+    # Each continues from the other's state; so do workers that were never reset, with other slices.
     expected, fresh = roll(alone, actions(alone, 40, seed=1)), in_workers(task, 5, workers=3)
     for env, state in ((alone, there), (spread_out, here), (fresh, here)):
         env.set_state(state)
@@ -117,7 +117,7 @@ def test_workers_give_the_numbers_of_this_process(task: str, in_workers: Any) ->
 
 
 @pytest.mark.parametrize("how", ["raise", "nan"])
-def test_faulty_steps_within_a_worker_are_mended_there(how: str, in_workers: Any) -> None:
+def test_faulty_steps_within_a_worker_are_retaken_there(how: str, in_workers: Any) -> None:
     task = breaking(how, reset_seed(SEED, 2), step=4)
     alone, spread_out = in_process(task, 4), in_workers(task, 4, workers=2)
     for env in (alone, spread_out):
@@ -131,7 +131,7 @@ def test_faulty_steps_within_a_worker_are_mended_there(how: str, in_workers: Any
 
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)], ids=["1-seed", "2-seeds"])
-def test_a_run_goes_on_in_workers_and_back_as_if_nothing_had_changed(tmp_path: Path, seeds: tuple[int, ...]) -> None:
+def test_a_run_continues_in_workers_and_back_unchanged(tmp_path: Path, seeds: tuple[int, ...]) -> None:
     references = training.train(tiny(tmp_path / "reference", seeds=seeds)).runs
     for before, after in ((2, 0), (0, 3)):
         config = tiny(tmp_path / f"{before}", env={"workers": before}, seeds=seeds, stop_at=141)
@@ -236,7 +236,7 @@ def test_dying_and_hanging_in_a_step_equal_an_exception(how: str, reason: str, i
     assert told == [(5, f"environment 1: {reason}; a new one starts new episodes")]
 
 
-def test_hanging_in_reset_begins_another_episode(in_workers: Any) -> None:
+def test_hanging_in_reset_starts_another_episode(in_workers: Any) -> None:
     spread_out = in_workers(breaking("hang in reset", reset_seed(SEED, 1)), 2, workers=2, timeout=2.0)
     obs = spread_out.reset(SEED)
     calm = in_process(breaking(""), 2)
@@ -245,7 +245,7 @@ def test_hanging_in_reset_begins_another_episode(in_workers: Any) -> None:
     single = calm.recipe.build()
     np.testing.assert_array_equal(obs[1], single.reset(seed=reset_seed(SEED, 1, 1))[0])
     (step,) = roll(spread_out, actions(calm, 1))
-    assert (step.faults, step.restart) == (1, None)  # counted, but no episode was cut: it had not begun
+    assert (step.faults, step.restart) == (1, None)  # counted, but no episode was cut: it had not started
 
 
 def test_hanging_in_get_state_costs_the_state_and_the_episodes_but_not_the_run(in_workers: Any) -> None:
@@ -260,7 +260,7 @@ def test_hanging_in_get_state_costs_the_state_and_the_episodes_but_not_the_run(i
     assert spread_out.get_state() is not None
 
 
-def test_a_state_that_cannot_be_put_back_is_told(in_workers: Any) -> None:
+def test_a_state_that_cannot_be_restored_is_reported(in_workers: Any) -> None:
     spread_out = in_workers("probe-point", 2, workers=2)
     spread_out.reset(SEED)
     state = spread_out.get_state()
@@ -339,7 +339,7 @@ def test_a_process_that_dies_at_every_step_stops_training_with_a_good_checkpoint
     saved = state_of(run)
     assert saved["info/interaction"] == 0
     assert not any(name.startswith("env/") for name in saved)
-    gymnasium.registry[task].kwargs["how"] = ""  # mended
+    gymnasium.registry[task].kwargs["how"] = ""  # fixed
     capsys.readouterr()
     assert cli.main(["train", "--resume", str(run)]) == 0
     assert "episodes that were running are cut" in capsys.readouterr().out
@@ -367,7 +367,7 @@ def test_a_process_that_hangs_later_does_not_prevent_the_checkpoint(tmp_path: Pa
         (0.3, 10, 1, 16, 10),
         (0.3, 20, 1, 16, 15),  # a core for the learner
         (0.3, 8, 2, 16, 7),
-        (0.3, 10, 1, 2, 0),  # one process beside this one saves nothing
+        (0.3, 10, 1, 2, 0),  # one process besides this one saves nothing
         (0.3, 1, 5, 4, 1),
         (0.05, 4, 1, 16, 0),  # shorter than waking processes up
         (0.05, 32, 1, 16, 15),
@@ -390,7 +390,7 @@ def where(task: str, num_envs: int = 4, sets: int = 1, **settings: Any) -> str:
         return made.where
 
 
-def test_the_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "_cores", lambda: 4)
     monkeypatch.setattr(spread, "step_cost", lambda recipe: 0.002)
     monkeypatch.setattr(spread, "wake_cost", lambda made: 0.0001)

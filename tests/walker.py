@@ -95,7 +95,7 @@ def robot(sensing: Sensing = SENSING, actuators: str = POSITION) -> Robot:
 
 
 def write_policy(folder: Path, card: Any, weight: np.ndarray, bias: Sequence[float], text: str | None = None) -> Path:
-    """A linear policy as an ONNX file that carries `card`, with the scene beside it."""
+    """A linear policy as an ONNX file that carries `card`, with the scene next to it."""
     import onnx
     from onnx import helper, numpy_helper
 
