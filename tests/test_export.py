@@ -411,7 +411,7 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
     )  # fmt: skip
     assert robot.observation_size == 98
     card = describe.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
-    text = yaml.safe_load(describe.deploy_yaml(card, robot))
+    text = yaml.safe_load(describe.deploy_yaml(card))
     assert list(text["observations"]) == [
         "base_ang_vel", "projected_gravity", "velocity_commands", "gait_phase",
         "joint_pos_rel", "joint_vel_rel", "last_action",
@@ -425,7 +425,7 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
     assert text["warpsac"]["joint_range"] == [[-1.5, 2.5]] * 29
     assert (text["warpsac"]["prefix"], text["warpsac"]["sensors"]) == ("robot/", "current")
     free = dataclasses.replace(robot, target_low=(), target_high=(), joint_low=(), joint_high=())
-    text = yaml.safe_load(describe.deploy_yaml(card, free))
+    text = yaml.safe_load(describe.deploy_yaml(card | {"robot": deploy_contract.to_plain(free)}))
     assert text["actions"]["JointPositionAction"]["clip"] is None
     assert "joint_range" not in text["warpsac"]
 
@@ -440,8 +440,8 @@ def test_terms_of_the_tasks_own_in_the_description() -> None:
         ),
     )  # fmt: skip
     card = describe.card("Arm", 6, [-1.0] * 2, [1.0] * 2, 50.0, {"name": "run"}, robot)
-    assert "command_names" not in describe.metadata(card, robot)
-    told = yaml.safe_load(describe.deploy_yaml(card, robot))
+    assert "command_names" not in describe.metadata(card)
+    told = yaml.safe_load(describe.deploy_yaml(card))
     assert told["observations"] == {
         "last_action": {"params": {}, "clip": [-1.0, 1.0], "scale": [1.0, 2.0], "history_length": 2},
         "last_action_2": {

@@ -91,7 +91,7 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
     rate = robot.control_hz if robot else policy.info["control_hz"]
     about, terms = _training_run(folder, policy), policy.info.get("terms", ())
     card = describe.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
-    content = onnx_graph.build(actor_of(policy), low, high, describe.metadata(card, robot))
+    content = onnx_graph.build(actor_of(policy), low, high, describe.metadata(card))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
     error = largest_difference(content, policy, obs)
     if not error <= TOLERANCE:
@@ -99,7 +99,7 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
             f"{folder.path}: not exported: the ONNX network differs from the policy by {error:.1e} on "
             f"{len(obs)} observations ({source}); allowed is {TOLERANCE:g}"
         )
-    _write(target, content, describe.deploy_yaml(card, robot), deployment)
+    _write(target, content, describe.deploy_yaml(card), deployment)
     return Exported(target, error, len(obs), source, known)
 
 
