@@ -304,11 +304,15 @@ def test_recorded_in_as_many_environments_as_there_can_be(
 
 
 def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, *arguments: Any, **options: Any) -> int:
-        raise OSError(28, "No space left on device")
+    write = Path.write_bytes
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(UserError, match=r"cannot write .*: no space left on device"):
+    def full(self: Path, data: bytes) -> int:
+        if self.name == "deploy.yaml":  # after the policy
+            raise OSError(28, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match=r"cannot be written: no space left on device"):
         export(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

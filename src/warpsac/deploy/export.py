@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -24,7 +24,7 @@ from warpsac.envs import contract, registry
 from warpsac.envs.deploy_contract import ASSETS, Deployment
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
-from warpsac.runs.files import free_name, in_words
+from warpsac.runs.files import free_name, require_writable
 from warpsac.runs.policy import LoadedPolicy, learner_of, load_policy, require_fit
 from warpsac.training.configure import has_effect
 
@@ -248,21 +248,19 @@ def _from_task(env: contract.HostEnv, policy: LoadedPolicy) -> np.ndarray:
 
 def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deployment | None) -> None:
     """All files or none: written next to the target and renamed."""
+    files = {"policy.onnx": content, "deploy.yaml": deploy_yaml.encode()}
+    if deployment and deployment.scene:
+        folder = PurePosixPath(SCENE).parent / ASSETS
+        files |= {SCENE: deployment.scene.xml.encode()}
+        files |= {str(folder / name): data for name, data in deployment.scene.assets.items()}
     unfinished = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
-        unfinished.mkdir(parents=True)
-        (unfinished / "policy.onnx").write_bytes(content)
-        (unfinished / "deploy.yaml").write_text(deploy_yaml, encoding="utf-8")
-        if deployment and deployment.scene:
-            scene = unfinished / SCENE
-            (scene.parent / ASSETS).mkdir(parents=True)
-            scene.write_text(deployment.scene.xml, encoding="utf-8")
-            for name, data in deployment.scene.assets.items():
-                (scene.parent / ASSETS / name).write_bytes(data)
-        if target.is_dir():
-            target.rmdir()  # empty, as checked before
-        os.rename(unfinished, target)
-    except OSError as error:
-        raise UserError(f"cannot write {target}: {in_words(error)}") from error
+        with require_writable(target):
+            for name, data in files.items():
+                (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
+                (unfinished / name).write_bytes(data)
+            if target.is_dir():
+                target.rmdir()  # empty, as checked before
+            os.rename(unfinished, target)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
