@@ -1,4 +1,4 @@
-"""The two files that IsaacLab's Cartpole loads, written anew: the originals would have to be fetched."""
+"""The two files that IsaacLab's Cartpole loads, written here: the originals would have to be fetched."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_steps_are_those_of_the_suite(name: str) -> None:
     env.close()
 
 
-def test_an_episode_is_truncated_at_the_suites_limit_and_begins_anew() -> None:
+def test_an_episode_is_truncated_at_the_suites_limit_and_restarted() -> None:
     env = registry.make("cartpole-swingup", 1)
     assert (env.spec.episode_limit, env.spec.control_hz) == (1000, 100)
     env.reset(0)
@@ -82,7 +82,7 @@ def test_actions_reach_the_suite_in_its_own_range() -> None:
 
 # Targets in the model (reacher), a random tendon (point_mass), actuator states and sensors (dog).
 @pytest.mark.parametrize("name", ["humanoid-run", "dog-trot", "reacher-easy", "point_mass-hard", "cheetah-run"])
-def test_state_put_back_goes_on_exactly(name: str) -> None:
+def test_a_restored_state_continues_exactly(name: str) -> None:
     config = EnvConfig(episode_limit=40)
     assert_goes_on_exactly(registry.make(name, 2, config), registry.make(name, 2, config))
 
@@ -107,7 +107,7 @@ def test_names() -> None:
 
 def test_a_task_that_needs_graphics_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUJOCO_GL", raising=False)
-    with pytest.raises(UserError, match="quadruped-escape: its terrain needs a way to draw; set MUJOCO_GL=egl"):
+    with pytest.raises(UserError, match="quadruped-escape: its terrain needs OpenGL; set MUJOCO_GL=egl"):
         registry.make("quadruped-escape", 1)
 
 

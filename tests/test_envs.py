@@ -48,7 +48,7 @@ def test_an_ended_episode_shows_its_true_last_observation_and_the_first_of_the_n
     assert (first.obs.tolist(), last.obs.tolist(), last.final_obs.tolist()) == ([[1.0]], [[0.0]], [[2.0]])
 
 
-def test_every_environment_and_every_seed_begins_elsewhere_and_again_the_same() -> None:
+def test_every_environment_and_every_seed_starts_elsewhere_and_reproducibly() -> None:
     env = registry.make("probe-point", 3)
     first = env.reset(7)
     assert len(np.unique(first[:, 0])) == 3
@@ -61,14 +61,14 @@ def test_every_environment_and_every_seed_begins_elsewhere_and_again_the_same() 
 
 
 def test_events_tell_whose_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seeds, told in (([3], "environment 0: lost"), ([3, 4], "seed 4: environment 0: lost")):
+    for seeds, message in (([3], "environment 0: lost"), ([3, 4], "seed 4: environment 0: lost")):
         sets = SeedEnvs([registry.make("probe-point", 1) for _ in seeds])
         sets.name(seeds)
         sets.reset(seeds)
         sets.send(np.zeros((len(seeds), 1, 2), np.float32))
         lost = sets.sets[-1].recv()._replace(events=("environment 0: lost",))
         monkeypatch.setattr(sets.sets[-1], "recv", lambda lost=lost: lost)
-        assert sets.recv().events == (told,)
+        assert sets.recv().events == (message,)
 
 
 def test_seeds_side_by_side_are_the_single_sets() -> None:
@@ -88,7 +88,7 @@ def test_seeds_side_by_side_are_the_single_sets() -> None:
 
 
 @pytest.mark.parametrize("task", ["probe-point", "Own-v0"])
-def test_state_put_back_goes_on_exactly(task: str) -> None:
+def test_a_restored_state_continues_exactly(task: str) -> None:
     env = registry.make(task, 3)
     env.reset(1)
     roll(env, 33)  # within the second episode
@@ -149,7 +149,7 @@ class Custom(gymnasium.Env):
 
 
 def custom(**attributes: Any) -> str:
-    """Register such an environment under a name of its own."""
+    """Register such an environment under its own name."""
     name = f"Custom{len(gymnasium.registry)}-v0"
     gymnasium.register(name, type("Variety", (Custom,), attributes), max_episode_steps=50)
     return name
@@ -196,11 +196,11 @@ def test_actions_without_bounds_need_a_limit() -> None:
         ({"__init__": lambda self: {}["robot.xml"]}, "cannot be made: KeyError: .*robot.xml"),
     ],
 )
-def test_what_does_not_fit_is_told_in_one_line(attributes: dict[str, Any], complaint: str) -> None:
+def test_what_does_not_fit_is_one_line(attributes: dict[str, Any], complaint: str) -> None:
     name = custom(**attributes)
-    with pytest.raises(UserError, match=f"^{name}: {complaint}") as told:
+    with pytest.raises(UserError, match=f"^{name}: {complaint}") as caught:
         registry.make(name, 1)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)
     (problem,) = check_env(name)
     assert problem.level == "problem"
 
@@ -223,9 +223,9 @@ def test_success_is_reported_where_the_environment_does() -> None:
 
 def test_misspelled_names_are_answered_with_benchmark_names_first_and_no_withdrawn_ones() -> None:
     def answer(name: str) -> str:
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as caught:
             registry.lookup(name)
-        return str(told.value)
+        return str(caught.value)
 
     assert answer("NoSuchTask-v0") == "unknown task 'NoSuchTask-v0': `warpsac tasks` lists the benchmark tasks"
     assert answer("Hoper-v4").startswith("unknown task 'Hoper-v4': did you mean Hopper-v4 or Hopper-v5")
@@ -252,10 +252,10 @@ def test_a_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch, na
     for module in [m for m in sys.modules if m.split(".")[0] == "mujoco" or m.startswith("gymnasium.envs.mujoco")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "mujoco", None)  # type: ignore[arg-type]
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as caught:
         registry.make(name, 1)
     expected = f"{name}: needs the mujoco simulator (mujoco is missing): pip install 'warpsac[mujoco]'"
-    assert str(told.value) == expected
+    assert str(caught.value) == expected
     assert check_env(name) == [Finding("problem", expected.removeprefix(f"{name}: "))]
 
 
@@ -279,7 +279,7 @@ def test_check_env_of_a_good_one() -> None:
     assert "action: 2 numbers in [-2, 2], rescaled from [-1, 1]" in texts
     assert "episodes are truncated after 25 steps" in texts
     assert "the same seed gives the same episodes" in texts
-    assert "its state can be saved and put back: resume is exact" in texts
+    assert "its state can be saved and restored: resume is exact" in texts
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_check_env_of_bad_ones(attributes: dict[str, Any], level: str, text: str
 
 def test_check_env_finds_a_state_that_forgets_something(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs.OwnPoint, "set_state", lambda self, state: None)
-    assert found("Own-v0", "set_state() does not bring back all").level == "note"
+    assert found("Own-v0", "set_state() does not restore all").level == "note"
 
 
 def test_check_env_notes_a_missing_step_limit() -> None:
@@ -383,7 +383,7 @@ def test_termination_and_truncation_with_their_true_last_observations() -> None:
 @pytest.mark.mujoco
 @pytest.mark.parametrize("version", ["v4", "v5"])
 @pytest.mark.parametrize("robot", ["HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid"])
-def test_state_of_mujoco_put_back_goes_on_exactly(robot: str, version: str) -> None:
+def test_a_restored_mujoco_state_continues_exactly(robot: str, version: str) -> None:
     """Within an episode, with contacts; also in environments that were somewhere else before."""
     env, other = (registry.make(f"{robot}-{version}", 2) for _ in range(2))
     env.reset(3)
@@ -400,7 +400,7 @@ def test_state_of_mujoco_put_back_goes_on_exactly(robot: str, version: str) -> N
 
 
 @pytest.mark.mujoco
-def test_a_mujoco_environment_of_somebody_else_is_not_taken_for_restorable() -> None:
+def test_a_third_party_mujoco_environment_is_not_assumed_restorable() -> None:
     """It may keep more than physics: then its episodes are cut on resume."""
     from gymnasium.envs.mujoco.inverted_pendulum_v5 import InvertedPendulumEnv
 

@@ -24,15 +24,13 @@ from warpsac.agents import networks
 from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.sac import learner as sac
 from warpsac.config.schema import LearnerConfig, PpoConfig
-from warpsac.deploy import describe as deploy
+from warpsac.deploy import describe, onnx_graph
 from warpsac.deploy import export as command
-from warpsac.deploy import onnx_graph as network
 from warpsac.deploy.export import export
 from warpsac.deploy.sim2sim.policy import Policy, open_session
 from warpsac.envs import deploy_contract, registry
-from warpsac.envs.deploy_contract import Robot, Term
+from warpsac.envs.deploy_contract import Deployment, Robot, SceneFiles, Term
 from warpsac.envs.probes import host as probe
-from warpsac.envs.robots import Deployment, SceneFiles
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.training import start as training
@@ -70,7 +68,9 @@ def trained_policy(
 
 
 def built(policy: LoadedPolicy) -> bytes:
-    return network.build(network.fold(policy.policy), policy.info["action_low"], policy.info["action_high"], {"a": "b"})
+    return onnx_graph.build(
+        onnx_graph.fold(policy.policy), policy.info["action_low"], policy.info["action_high"], {"a": "b"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_baselines_network_is_its_policy(compute: Any, squash: bool) -> None
     info = {"action_low": [-3.0] * 3, "action_high": [1.0] * 3}
     policy = LoadedPolicy(agent, own._replace(actor=moved, obs=seen), 0, info)
     obs = (np.arange(6.0) + rng.normal(size=(50, 6))).astype(np.float32)
-    content = network.build(command.actor_of(policy), [-3.0] * 3, [1.0] * 3, {})
+    content = onnx_graph.build(command.actor_of(policy), [-3.0] * 3, [1.0] * 3, {})
     assert command.largest_difference(content, policy, obs) < 1e-5
     actions = command.exact_actions(policy, obs)
     assert np.ptp(actions, axis=0).min() > 0.3
@@ -180,7 +180,7 @@ def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["export", str(run), "--out", str(tmp_path / "out")]) == 0
     out = capsys.readouterr().out
     assert "observations: recorded on probe-point\n" in out
-    assert "robot: probe-point has none that is known here\n" in out
+    assert "robot: none is known for probe-point\n" in out
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["deploy.yaml", "policy.onnx"]
     policy, loaded = Policy(tmp_path / "out" / "policy.onnx"), load_policy(run)
     assert policy.robot is None
@@ -231,7 +231,7 @@ def test_a_policy_alone_can_be_exported(run: Path, tmp_path: Path) -> None:
     done = export(kept)
     assert done.error <= 1e-5
     assert Policy(done.path / "policy.onnx").card["run"]["evaluation_return"] is None
-    # Of a task that is not known here, with a description that somebody has spoilt.
+    # Of a task that is unknown here, with a description that was damaged.
     (kept / "meta.json").write_text('{"git": 5, "resumes": null, "versions": []}')
     (kept / "config.json").write_text((kept / "config.json").read_text().replace("probe-point", "mine:Robot-v0"))
     with pytest.raises(UserError, match="or export the policy alone with --without-robot"):
@@ -245,15 +245,15 @@ def test_a_file_that_differs_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], layer: str
 ) -> None:
     """One wrong weight, and nothing is written."""
-    honest: Callable[..., network.Folded] = network.fold
+    honest: Callable[..., onnx_graph.Folded] = onnx_graph.fold
 
-    def tampered(policy: Any) -> network.Folded:
+    def tampered(policy: Any) -> onnx_graph.Folded:
         folded = honest(policy)
         wrong = getattr(folded, layer).weight.copy()
         wrong[0, 0] += 0.01
-        return folded._replace(**{layer: network.Layer(wrong, getattr(folded, layer).bias)})
+        return folded._replace(**{layer: onnx_graph.Layer(wrong, getattr(folded, layer).bias)})
 
-    monkeypatch.setattr(network, "fold", tampered)
+    monkeypatch.setattr(onnx_graph, "fold", tampered)
     assert cli.main(["export", str(run), "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert "not exported: the ONNX network differs from the policy by" in err
@@ -304,11 +304,15 @@ def test_recorded_in_as_many_environments_as_there_can_be(
 
 
 def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, *arguments: Any, **options: Any) -> int:
-        raise OSError(28, "No space left on device")
+    write = Path.write_bytes
 
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(UserError, match=r"cannot write .*: no space left on device"):
+    def full(self: Path, data: bytes) -> int:
+        if self.name == "deploy.yaml":  # after the policy
+            raise OSError(28, "No space left on device")
+        return write(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UserError, match=r"cannot be written: no space left on device"):
         export(run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -384,7 +388,7 @@ def test_a_robot_whose_files_are_missing_is_left_out_only_if_asked(
     assert capsys.readouterr().err == "warpsac: needs its meshes; or export the policy alone with --without-robot\n"
     assert list(tmp_path.iterdir()) == []
     assert cli.main(["export", str(run), "--out", str(tmp_path / "out"), "--without-robot"]) == 0
-    assert "robot: left out, as asked\n" in capsys.readouterr().out
+    assert "robot: left out, as requested\n" in capsys.readouterr().out
     assert "joint_names" not in (tmp_path / "out/deploy.yaml").read_text()
 
 
@@ -410,8 +414,8 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
         gait=walker.UNITREE_G1_FLAT.gait,
     )  # fmt: skip
     assert robot.observation_size == 98
-    card = deploy.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
-    text = yaml.safe_load(deploy.deploy_yaml(card, robot))
+    card = describe.card("Unitree-G1-Flat", 98, [-1.0] * 29, [1.0] * 29, 50.0, {"name": "run"}, robot)
+    text = yaml.safe_load(describe.deploy_yaml(card))
     assert list(text["observations"]) == [
         "base_ang_vel", "projected_gravity", "velocity_commands", "gait_phase",
         "joint_pos_rel", "joint_vel_rel", "last_action",
@@ -425,7 +429,7 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
     assert text["warpsac"]["joint_range"] == [[-1.5, 2.5]] * 29
     assert (text["warpsac"]["prefix"], text["warpsac"]["sensors"]) == ("robot/", "current")
     free = dataclasses.replace(robot, target_low=(), target_high=(), joint_low=(), joint_high=())
-    text = yaml.safe_load(deploy.deploy_yaml(card, free))
+    text = yaml.safe_load(describe.deploy_yaml(card | {"robot": deploy_contract.to_plain(free)}))
     assert text["actions"]["JointPositionAction"]["clip"] is None
     assert "joint_range" not in text["warpsac"]
 
@@ -439,9 +443,9 @@ def test_terms_of_the_tasks_own_in_the_description() -> None:
             Term("last_action", 2, "arm", function="task.last_action", scale=0.5),
         ),
     )  # fmt: skip
-    card = deploy.card("Arm", 6, [-1.0] * 2, [1.0] * 2, 50.0, {"name": "run"}, robot)
-    assert "command_names" not in deploy.metadata(card, robot)
-    told = yaml.safe_load(deploy.deploy_yaml(card, robot))
+    card = describe.card("Arm", 6, [-1.0] * 2, [1.0] * 2, 50.0, {"name": "run"}, robot)
+    assert "command_names" not in describe.metadata(card)
+    told = yaml.safe_load(describe.deploy_yaml(card))
     assert told["observations"] == {
         "last_action": {"params": {}, "clip": [-1.0, 1.0], "scale": [1.0, 2.0], "history_length": 2},
         "last_action_2": {

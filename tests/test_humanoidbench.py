@@ -26,7 +26,7 @@ CHECKOUT = os.environ.get(humanoidbench.CHECKOUT_VARIABLE)
 NAMES = [task.name for task in tasks.benchmark_tasks() if task.family == "humanoidbench"]
 
 # What matters of the real package: the import that needs torch, the table of arrays, tasks that draw from the
-# global generator, and an environment that opens a window unless told otherwise.
+# global generator, and an environment that opens a window unless configured otherwise.
 FAKE = {
     "__init__.py": """
 from gymnasium.envs import register
@@ -148,7 +148,7 @@ def test_random_numbers_of_an_environment_are_its_own(fake: Path) -> None:
     assert not np.array_equal(first[0, 2:4], first[1, 2:4])
 
 
-def test_state_put_back_goes_on_exactly_in_the_stand_in(fake: Path) -> None:
+def test_a_restored_state_continues_exactly_in_the_stand_in(fake: Path) -> None:
     config = EnvConfig(episode_limit=40)
     assert_goes_on_exactly(registry.make("h1-walk-v0", 2, config), registry.make("h1-walk-v0", 2, config))
 
@@ -161,26 +161,26 @@ def test_the_commit_of_a_checkout_is_recorded(fake: Path) -> None:
     assert registry.make("h1-walk-v0", 1).spec.versions[humanoidbench.PACKAGE] == commit.stdout.strip()
 
 
-def test_what_is_wrong_with_a_checkout_is_told_in_one_line(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(name: str = "h1-walk-v0", **settings: Any) -> str:
+def test_what_is_wrong_with_a_checkout_is_one_line(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def message(name: str = "h1-walk-v0", **settings: Any) -> str:
         with pytest.raises(UserError) as error:
             registry.make(name, 1, EnvConfig(**settings))
         assert "\n" not in str(error.value)
         return str(error.value)
 
     expected = "env.humanoidbench = '/nowhere': no such folder; it must be a checkout of humanoid-bench"
-    assert told(humanoidbench="/nowhere") == expected
-    assert "no package humanoid_bench in that folder" in told(humanoidbench=str(fake.parent))
-    assert told("h1-run-v0").endswith("has no such task")
+    assert message(humanoidbench="/nowhere") == expected
+    assert "no package humanoid_bench in that folder" in message(humanoidbench=str(fake.parent))
+    assert message("h1-run-v0").endswith("has no such task")
     other = fake.parent / "other"
     (other / humanoidbench.PACKAGE).mkdir(parents=True)
     (other / humanoidbench.PACKAGE / "__init__.py").write_text("")
-    assert "humanoid_bench is already loaded from" in told(humanoidbench=str(other))
+    assert "humanoid_bench is already loaded from" in message(humanoidbench=str(other))
     monkeypatch.setenv(humanoidbench.CHECKOUT_VARIABLE, "/nowhere")
-    assert told().startswith("WARPSAC_HUMANOIDBENCH = '/nowhere': no such folder")
+    assert message().startswith("WARPSAC_HUMANOIDBENCH = '/nowhere': no such folder")
     assert str(humanoidbench.missing(EnvConfig())).startswith("WARPSAC_HUMANOIDBENCH = '/nowhere': no such folder")
     monkeypatch.delenv(humanoidbench.CHECKOUT_VARIABLE)
-    assert "not on PyPI: clone https://github.com/carlosferrazza/humanoid-bench and name the folder with" in told()
+    assert "not on PyPI: clone https://github.com/carlosferrazza/humanoid-bench and name the folder with" in message()
     assert humanoidbench.missing(EnvConfig()) == "set WARPSAC_HUMANOIDBENCH (docs/simulators.md)"
 
 

@@ -169,7 +169,7 @@ from warpsac.training import configure, episodes, evaluate, terminal
 def test_an_exported_policy_needs_no_simulator_to_be_read() -> None:
     code = """
 from warpsac.deploy.sim2sim import command
-from warpsac.envs import deploy_contract, robots
+from warpsac.envs import deploy_contract, mujoco_robots
 from warpsac.watch import video
 """
     assert loaded_by(code) == set()

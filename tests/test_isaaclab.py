@@ -24,11 +24,12 @@ HEAD = """
 import json
 import jax.numpy as jnp
 import numpy as np
-from warpsac import envs, training
-from warpsac.config import EnvConfig
+from warpsac.config.schema import EnvConfig
+from warpsac.envs import registry
+from warpsac.training import start as training
 """
 STEP = """
-made = envs.make_torch({task!r}, 4, EnvConfig(episode_limit=12))
+made = registry.make_torch({task!r}, 4, EnvConfig(episode_limit=12))
 made.reset(3)
 kept = []
 for _ in range(30):
@@ -105,7 +106,7 @@ def test_steps_and_last_observations(task: str, assets: Path) -> None:
     assert found["single"]
     assert [t for t, count in enumerate(found["truncated"]) if count == 4] == [11, 23]
     assert found["faulty"] == 0
-    # The last observation goes on from the one before; the first of the next episode does not.
+    # The last observation continues the one before; the first of the next episode does not.
     assert found["moved_at_end"] < found["jump_at_reset"]
 
 
@@ -114,12 +115,12 @@ def test_it_trains_and_judging_is_an_episode_boundary(assets: Path, tmp_path: Pa
     found = run(code, assets)
     assert found["evaluations"] == [[0, 15], [200, 15], [400, 15]]
     assert found["updates"] == 100 - 20 - 1
-    # Ends of the first three episodes, the cut by the evaluation after 50 interactions, and a step that goes on.
+    # Ends of the first three episodes, the cut by the evaluation after 50 interactions, and a step that continues.
     assert found["cut"] == [4, 4, 4, 4, 0]
 
 
-def test_ppo_trains_and_is_judged_between_rollouts(assets: Path, tmp_path: Path) -> None:
-    """Four rollouts of 20 steps, judged after each second."""
+def test_ppo_trains_and_is_evaluated_between_rollouts(assets: Path, tmp_path: Path) -> None:
+    """Four rollouts of 20 steps, evaluated after every second one."""
     code = TRAIN_PPO.format(tests=str(Path(__file__).parent), out=str(tmp_path))
     found = run(code, assets)
     assert found["evaluations"] == [[0, 15], [160, 15], [320, 15]]
@@ -138,7 +139,7 @@ def test_ppo_trains_and_is_judged_between_rollouts(assets: Path, tmp_path: Path)
 def test_what_a_task_needs_and_is_not_there(task: str, way_out: str, tmp_path: Path) -> None:
     code = """
 try:
-    envs.make_torch({task!r}, 4)
+    registry.make_torch({task!r}, 4)
 except Exception as error:
     print("RESULT", json.dumps({{"kind": type(error).__name__, "text": str(error)}}))
 """

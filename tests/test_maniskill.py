@@ -65,7 +65,7 @@ def test_episodes_run_to_their_limit_and_keep_their_last_observation() -> None:
     rewards = np.array([np.asarray(step.reward)[0] for step in kept])
     assert ((rewards >= 0) & (rewards <= 1)).all()  # normalised
     last, fresh = np.asarray(kept[6].final_obs), np.asarray(kept[6].obs)
-    speed = slice(9, 16)  # of the arm's seven joints, after the nine positions: an episode begins at rest
+    speed = slice(9, 16)  # of the arm's seven joints, after the nine positions: an episode starts at rest
     assert (last[0, speed] != 0).all()
     assert (first[0, speed] == 0).all()
     assert (fresh[0, speed] == 0).all()
@@ -100,8 +100,8 @@ def test_ppo_trains(tmp_path: Path) -> None:
     )  # fmt: skip
     (run,) = training.train(config).runs
     rows = rows_of(run)
-    judged = [row for row in rows if row["kind"] == "eval"]
-    assert [(row["step"], row["eval/length"]) for row in judged] == [(0, 20), (120, 20), (240, 20)]
+    evaluated = [row for row in rows if row["kind"] == "eval"]
+    assert [(row["step"], row["eval/length"]) for row in evaluated] == [(0, 20), (120, 20), (240, 20)]
     learned = [row for row in rows if row["kind"] == "train"]
     assert all(np.isfinite(row["loss/critic"]) and row["episode/length"] == 20 for row in learned)
     assert int(state_of(run)["info/updates"]) == 8 * 2 * 3

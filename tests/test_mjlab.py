@@ -26,7 +26,7 @@ pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
 from warpsac.envs.torch import mjlab
-from warpsac.envs.torch.base import LOSES_LAST, TorchEnvs
+from warpsac.envs.torch.base import LOSES_LAST
 
 # MJLab and what it imports warn about themselves.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
@@ -55,7 +55,7 @@ def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
 
 @pytest.fixture(scope="module")
 def simulator() -> Any:
-    return mjlab.MjlabSimulator(CUBE, 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
+    return mjlab.MjlabEnvs(CUBE, 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
 
 
 def step(made: Any, value: float) -> Any:
@@ -64,8 +64,8 @@ def step(made: Any, value: float) -> Any:
 
 
 def test_the_last_observation_is_the_true_one_or_its_step_is_void(simulator: Any) -> None:
-    """The second environment begins five steps late: only its own row is reset, five steps after the first's."""
-    made = TorchEnvs(simulator)
+    """The second environment starts five steps late: only its own row is reset, five steps after the first's."""
+    made = simulator
     made.reset(3)
     simulator._env.episode_length_buf[1] = -5
     kept = [step(made, 0.3) for _ in range(25)]
@@ -96,7 +96,7 @@ def _term(simulator: Any, name: str) -> tuple[int, int]:
 
 
 def test_a_runaway_environment_is_marked_and_restarted(simulator: Any) -> None:
-    made = TorchEnvs(simulator)
+    made = simulator
     made.reset(3)
     step(made, 0.1)
     simulator._env.sim.data.qpos[1] = torch.nan
@@ -107,7 +107,7 @@ def test_a_runaway_environment_is_marked_and_restarted(simulator: Any) -> None:
 
 
 def test_it_trains(tmp_path: Path) -> None:
-    """300 steps of two environments, judged in environments of their own."""
+    """300 steps of two environments, evaluated in other environments."""
     config = tiny(tmp_path, task=CUBE, env={"num_envs": 2, "episode_limit": 30}, total_steps=300, learning_starts=40,
                   eval={"every": 0, "episodes": 2, "num_envs": 2}, checkpoint={"every": 0})  # fmt: skip
     (run,) = training.train(config).runs
@@ -116,12 +116,12 @@ def test_it_trains(tmp_path: Path) -> None:
     assert np.isfinite(rows[-1]["eval/return"])
     assert any("loss/critic" in row and np.isfinite(row["loss/critic"]) for row in rows)
     state = state_of(run)
-    assert int(state["info/updates"]) == 150 - 20 - 1
+    assert int(state["info/updates"]) == 150 - 20
     assert np.flatnonzero((state["replay/end"] > 0).all(axis=-1)).size >= 2
 
 
-def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
-    """Three rollouts of 50 steps of two environments, the last of them resumed; judged in environments of their own."""
+def test_ppo_trains_and_resumes(tmp_path: Path) -> None:
+    """Three rollouts of 50 steps of two environments, the last of them resumed; evaluated in other environments."""
     config = tiny_ppo(
         tmp_path, task=CUBE, total_steps=300, stop_at=200, env={"num_envs": 2, "episode_limit": 30},
         ppo={"rollout_steps": 50, "minibatches": 4}, eval={"every": 100, "episodes": 2, "num_envs": 2},
@@ -130,8 +130,8 @@ def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
     (run,) = training.train(config).runs
     assert training.resume([run], stop_at=300).finished
     rows = rows_of(run)
-    judged = [row for row in rows if row["kind"] == "eval"]
-    assert [(row["step"], row["eval/length"]) for row in judged] == [(0, 30), (100, 30), (200, 30), (300, 30)]
+    evaluated = [row for row in rows if row["kind"] == "eval"]
+    assert [(row["step"], row["eval/length"]) for row in evaluated] == [(0, 30), (100, 30), (200, 30), (300, 30)]
     learned = [row for row in rows if row["kind"] == "train"]
     assert [row["step"] for row in learned] == [100, 200, 300]
     assert all(np.isfinite(row["loss/critic"]) and row["episode/length"] == 30 for row in learned)
@@ -143,7 +143,7 @@ def test_ppo_trains_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_robots_keep_their_levels_of_terrain() -> None:
-    flat, rough = mjlab.MjlabSimulator(FLAT, 2, EnvConfig()), mjlab.MjlabSimulator(ROUGH, 3, EnvConfig())
+    flat, rough = mjlab.MjlabEnvs(FLAT, 2, EnvConfig()), mjlab.MjlabEnvs(ROUGH, 3, EnvConfig())
     assert flat.curriculum() == {}
     rough.reset(0)
     saved = {"terrain_levels": np.array([4, 0, 2]), "terrain_types": np.array([1, 0, 3])}
@@ -167,7 +167,7 @@ def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     """unitree_rl_mjlab registers its tasks when its module `src.tasks` is imported."""
     if OLD:
         pytest.skip("asked for with newer settings")
-    from mjlab.tasks import registry
+    from mjlab.tasks import registry as mjlab_registry
 
     name = "Unitree-G1-Flat"
     assert registry.lookup(name).family == "sim2real"
@@ -177,12 +177,13 @@ def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> 
     module = types.ModuleType("src.tasks")
     monkeypatch.setitem(sys.modules, "src", package)
     monkeypatch.setitem(sys.modules, "src.tasks", module)
-    monkeypatch.setattr(mjlab, "_is_installed", lambda distribution: True)
-    monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {name: registry._REGISTRY[CUBE]})
+    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
+    known = mjlab_registry._REGISTRY
+    monkeypatch.setattr(mjlab_registry, "_REGISTRY", known | {name: known[CUBE]})
     assert registry.make_torch(name, 2).spec.views.actor_dim == 29
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_what_is_missing_is_reported() -> None:
     with pytest.raises(UserError, match=r"Mjlab-Nothing: the installed mjlab .* has no such task; it has .*Mjlab-Lift"):
         registry.make_torch("Mjlab-Nothing", 2)
     with pytest.raises(UserError, match=r"env\.cameras = True: Mjlab-Lift-Cube-Yam has no camera"):

@@ -1,4 +1,4 @@
-"""The deploy contract that MJLab's environments tell, against their own models, settings and observations."""
+"""The deploy contract of MJLab's environments, against their own models, settings and observations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from runs import tiny
 from warpsac import cli
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import deploy_contract, registry
-from warpsac.envs.deploy_contract import Term
-from warpsac.envs.robots import ASSETS, Deployment
+from warpsac.envs.deploy_contract import Deployment, Term
 from warpsac.training import start as training
 
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
@@ -50,7 +49,7 @@ POSE = {"hip_pitch": -0.312, "knee": 0.669, "ankle_pitch": -0.363, "elbow": 0.6,
 
 @pytest.fixture
 def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Its task as unitree_rl_mjlab registers it, on MJLab's own robot: other terms, and a clock of its own."""
+    """Its task as unitree_rl_mjlab registers it, on MJLab's own robot: other terms, and its own clock."""
     from mjlab.managers.observation_manager import ObservationTermCfg
     from mjlab.tasks import registry
 
@@ -76,7 +75,7 @@ def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
 
     for name in ("src", "src.tasks"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setattr(mjlab, "_is_installed", lambda distribution: True)
+    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
     monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {UNITREE: registry._REGISTRY[G1]})
     monkeypatch.setattr(registry, "load_env_cfg", loaded)
     return UNITREE
@@ -91,11 +90,8 @@ def g1() -> Deployment:
 
 def world_of(found: Deployment) -> Simulated:
     """The robot in the exported scene."""
-    import mujoco
-
     assert found.scene is not None
-    assets = {f"{ASSETS}/{name}": data for name, data in found.scene.assets.items()}
-    return Simulated(mujoco.MjModel.from_xml_string(found.scene.xml, assets), found.robot)
+    return Simulated(found.scene.load(), found.robot)
 
 
 # --- what is told
@@ -179,7 +175,7 @@ def test_an_arm_has_joints_that_are_not_driven() -> None:
 
 def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale, clip, history, another sensor, another pose, in one environment that is not a robot's any more."""
-    simulator = mjlab.MjlabSimulator(G1, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(G1, 1, EnvConfig())
     env = simulator._env
     robot = mjlab_robots.robot_of(env, ["actor"])
     assert robot is not None
@@ -197,7 +193,7 @@ def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.Monk
     assert isinstance(vel.scale, tuple)
     assert (vel.scale[0], vel.scale[28], vel.clip) == (0.5, 1.0, (-10.0, 10.0))
     # The same gains if MJLab computes the torques and the model has plain motors.
-    monkeypatch.setattr("warpsac.envs.robots.gains_of", lambda model, joints: None)
+    monkeypatch.setattr("warpsac.envs.mujoco_robots.gains_of", lambda model, joints: None)
     told = mjlab_robots.robot_of(env, ["actor"])
     assert told is not None
     assert (told.stiffness, told.damping, told.effort_limit) == (robot.stiffness, robot.damping, robot.effort_limit)
@@ -208,9 +204,9 @@ def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.Monk
     simulator.close()
 
 
-def test_all_that_a_term_of_the_tasks_own_is_told() -> None:
+def test_all_parameters_of_a_tasks_own_term() -> None:
     told = {"cutoff": 0.5, "command_name": "lift", "sensor_name": "camera"}
-    assert mjlab_robots._looked_at(SimpleNamespace(func=len, params=told), None) == "camera, lift, cutoff 0.5"
+    assert mjlab_robots._parameters(SimpleNamespace(func=len, params=told), None) == "camera, lift, cutoff 0.5"
 
 
 # --- against the environment itself
@@ -223,7 +219,7 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
     assert found is not None
     world = world_of(found)
     world.reset()
-    simulator = mjlab.MjlabSimulator(which, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(which, 1, EnvConfig())
     simulator.reset(0)
     env = simulator._env
     for settings in env.observation_manager._group_obs_term_cfgs["actor"]:
@@ -255,7 +251,7 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
 def test_export_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unitree: str
 ) -> None:
-    """A run of a few steps of Unitree-G1-Flat; its policy walks, or falls, in the scene beside it."""
+    """A run of a few steps of Unitree-G1-Flat; its policy walks, or falls, in the scene next to it."""
     for module in ("onnx", "onnxruntime", "yaml"):
         pytest.importorskip(module)
     import yaml

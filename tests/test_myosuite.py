@@ -33,7 +33,7 @@ def test_every_benchmark_name_has_an_id() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_state_put_back_goes_on_exactly(name: str) -> None:
+def test_a_restored_state_continues_exactly(name: str) -> None:
     config = EnvConfig(episode_limit=40)
     assert_goes_on_exactly(registry.make(name, 1, config), registry.make(name, 1, config))
 

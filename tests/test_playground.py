@@ -68,7 +68,7 @@ def test_an_episode_is_truncated_at_the_limit_with_its_true_last_observation(ste
     assert not np.allclose(two.final_obs[0], first_obs[0], atol=1e-3)  # the true last one
     np.testing.assert_array_equal(two.final_obs[1], two.obs[1])
     np.testing.assert_array_equal(state.steps, [0, 2, 502])
-    # And the environment goes on exactly as from its first state.
+    # And the environment continues exactly as from its first state.
     _, again = step(state, action)
     np.testing.assert_allclose(again.obs[0], step(reset(jax.random.key(3))[0], action)[1].obs[0], atol=1e-5)
     assert step._cache_size() == 1
@@ -106,7 +106,7 @@ def test_length_of_episodes_and_repeated_actions_are_the_tasks_own(
     assert playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3, episode_limit=5)).spec.episode_limit == 5
 
 
-def test_judged_episodes_all_begin_anew() -> None:
+def test_evaluation_episodes_all_start_from_a_fresh_reset() -> None:
     """In training an environment returns to its own first state; six episodes in two would be two, counted thrice."""
     env = registry.make("CartpoleBalance", 2, EnvConfig(num_envs=2, episode_limit=20))
     policy = lambda obs: np.zeros((len(obs), 1), np.float32)

@@ -61,7 +61,7 @@ def test_a_simulator_written_in_jax_is_traced() -> None:
     assert levels(replace(native, critic_obs_dim=50))["probe-native"][0] == "differs"
 
 
-def test_a_missing_family_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_family_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = {"dm_control"}
     monkeypatch.setattr(task_list, "find_spec", lambda name: None if name in hidden else find_spec(name))
     (result,) = task_list.check([known("dog-run"), known("dog-walk")])
@@ -137,16 +137,16 @@ def test_a_missing_simulator_names_the_extra(
     for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as caught:
         registry.make(name, 1)
     line = f"needs the {extra} simulator ({module} is missing): pip install 'warpsac[{extra}]'"
-    assert str(told.value) == f"{name}: {line}"
+    assert str(caught.value) == f"{name}: {line}"
 
 
 def test_a_task_of_a_checkout_is_not_called_ready_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_list, "find_spec", lambda name: object())  # MJLab itself is here
-    told = "pip install -e on a checkout of unitree_rl_mjlab"
-    assert task_list.obstacle("sim2real", EnvConfig()) == task_list.obstacle("sim2real", EnvConfig(), True) == told
+    message = "pip install -e on a checkout of unitree_rl_mjlab"
+    assert task_list.obstacle("sim2real", EnvConfig()) == task_list.obstacle("sim2real", EnvConfig(), True) == message
     assert task_list.obstacle("mjlab", EnvConfig()) is None
 
 

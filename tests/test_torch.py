@@ -289,9 +289,9 @@ def test_what_a_simulator_draws_while_it_is_made_is_its_seeds(tmp_path: Path, mo
     drawn: list[float] = []
     making = torch_base.TorchEnvs.__init__
 
-    def watched(self: torch_base.TorchEnvs, simulator: torch_base.Simulator) -> None:
+    def watched(self: torch_base.TorchEnvs, spec: Any, device: Any) -> None:
         drawn.append(float(torch.rand(()) + np.random.random() + random.random()))  # noqa: NPY002
-        making(self, simulator)
+        making(self, spec, device)
 
     monkeypatch.setattr(torch_base.TorchEnvs, "__init__", watched)
 

@@ -41,7 +41,7 @@ def in_workers() -> Iterator[Callable[..., WorkerEnvs]]:
             recipe = in_process(task, num_envs, max_faults).recipe
             made = WorkerEnvs(recipe, workers, 60.0)
             opened.callback(made.close)
-            made.wait_until_made()
+            made.wait()
             made._timeout = timeout
             return made
 
@@ -107,7 +107,7 @@ def test_workers_give_the_numbers_of_this_process(task: str, in_workers: Any) ->
     assert there is not None
     assert here.keys() == there.keys()
     assert all(here[name].tobytes() == there[name].tobytes() for name in here)
-    # Each goes on from the other's state; so do workers that were never reset, with other slices.
+    # Each continues from the other's state; so do workers that were never reset, with other slices.
     expected, fresh = roll(alone, actions(alone, 40, seed=1)), in_workers(task, 5, workers=3)
     for env, state in ((alone, there), (spread_out, here), (fresh, here)):
         env.set_state(state)
@@ -116,7 +116,7 @@ def test_workers_give_the_numbers_of_this_process(task: str, in_workers: Any) ->
 
 
 @pytest.mark.parametrize("how", ["raise", "nan"])
-def test_faulty_steps_within_a_worker_are_mended_there(how: str, in_workers: Any) -> None:
+def test_faulty_steps_within_a_worker_are_retaken_there(how: str, in_workers: Any) -> None:
     task = breaking(how, reset_seed(SEED, 2), step=4)
     alone, spread_out = in_process(task, 4), in_workers(task, 4, workers=2)
     for env in (alone, spread_out):
@@ -130,7 +130,7 @@ def test_faulty_steps_within_a_worker_are_mended_there(how: str, in_workers: Any
 
 
 @pytest.mark.parametrize("seeds", [(1,), (1, 2)], ids=["1-seed", "2-seeds"])
-def test_a_run_goes_on_in_workers_and_back_as_if_nothing_had_changed(tmp_path: Path, seeds: tuple[int, ...]) -> None:
+def test_a_run_continues_in_workers_and_back_unchanged(tmp_path: Path, seeds: tuple[int, ...]) -> None:
     references = start.train(tiny(tmp_path / "reference", seeds=seeds)).runs
     for before, after in ((2, 0), (0, 3)):
         config = tiny(tmp_path / f"{before}", env={"workers": before}, seeds=seeds, stop_at=141)
@@ -170,7 +170,7 @@ def test_an_evaluation_that_loses_a_process_runs_that_episode_again(in_workers: 
     spread_out = SeedEnvs([in_workers(losing, 2, workers=2)])
     assert evaluate.run_episodes_of_seeds(spread_out, still, 4, [SEED], report=told.append) == [expected]
     assert [episode.length for episode in expected] == [25] * 4
-    assert told == ["environment 1: the worker process died (SIGKILL); another begins new episodes"]
+    assert told == ["environment 1: the worker process died (SIGKILL); a new one starts new episodes"]
 
 
 # --- processes that are lost
@@ -188,23 +188,23 @@ def test_a_killed_process_is_replaced_and_the_step_taken_from_new_episodes(in_wo
     (step,) = roll(spread_out, every[10:11])
     assert (step.faults, step.events) == (
         1,
-        ("environments 2 to 4: the worker process died (SIGKILL); another begins new episodes",),
+        ("environments 2 to 4: the worker process died (SIGKILL); a new one starts new episodes",),
     )
     assert step.restart is not None
     assert step.restart.mask.tolist() == [False, False, True, True, True]
     # What the slow, obvious way gives: environments 2 to 4 reset with the seeds of their second attempt.
-    anew = alone.recipe.slice(2, 5)
-    first = anew.start_anew(SEED)
-    assert anew.attempts.tolist() == [1, 1, 1]
+    fresh = alone.recipe.slice(2, 5)
+    first = fresh.restart(SEED)
+    assert fresh.attempts.tolist() == [1, 1, 1]
     for i in range(3):
         single = alone.recipe.build()
         assert single.reset(seed=reset_seed(SEED, 2 + i, 1))[0].tobytes() == first[i].tobytes()
     np.testing.assert_array_equal(step.restart.obs[2:], first)
-    (undisturbed,), (expected,) = roll(alone, every[10:11]), roll(anew, every[10:11, 2:])
+    (undisturbed,), (expected,) = roll(alone, every[10:11]), roll(fresh, every[10:11, 2:])
     np.testing.assert_array_equal(step.result.obs[:2], undisturbed.result.obs[:2])
     np.testing.assert_array_equal(step.result.obs[2:], expected.result.obs)
     np.testing.assert_array_equal(step.result.reward[2:], expected.result.reward)
-    later, expected_later = roll(spread_out, every[11:]), roll(anew, every[11:, 2:])
+    later, expected_later = roll(spread_out, every[11:]), roll(fresh, every[11:, 2:])
     for now, then in zip(later, expected_later, strict=True):
         assert now.restart is None
         np.testing.assert_array_equal(now.result.obs[2:], then.result.obs)
@@ -232,10 +232,10 @@ def test_dying_and_hanging_in_a_step_equal_an_exception(how: str, reason: str, i
     steps = roll(spread_out, actions(alone, 40))
     assert_same_steps(roll(alone, actions(alone, 40)), steps)
     told = [(t, line) for t, step in enumerate(steps) for line in step.events]
-    assert told == [(5, f"environment 1: {reason}; another begins new episodes")]
+    assert told == [(5, f"environment 1: {reason}; a new one starts new episodes")]
 
 
-def test_hanging_in_reset_begins_another_episode(in_workers: Any) -> None:
+def test_hanging_in_reset_starts_another_episode(in_workers: Any) -> None:
     spread_out = in_workers(breaking("hang in reset", reset_seed(SEED, 1)), 2, workers=2, timeout=2.0)
     obs = spread_out.reset(SEED)
     calm = in_process(breaking(""), 2)
@@ -244,7 +244,7 @@ def test_hanging_in_reset_begins_another_episode(in_workers: Any) -> None:
     single = calm.recipe.build()
     np.testing.assert_array_equal(obs[1], single.reset(seed=reset_seed(SEED, 1, 1))[0])
     (step,) = roll(spread_out, actions(calm, 1))
-    assert (step.faults, step.restart) == (1, None)  # counted, but no episode was cut: it had not begun
+    assert (step.faults, step.restart) == (1, None)  # counted, but no episode was cut: it had not started
 
 
 def test_hanging_in_get_state_costs_the_state_and_the_episodes_but_not_the_run(in_workers: Any) -> None:
@@ -259,7 +259,7 @@ def test_hanging_in_get_state_costs_the_state_and_the_episodes_but_not_the_run(i
     assert spread_out.get_state() is not None
 
 
-def test_a_state_that_cannot_be_put_back_is_told(in_workers: Any) -> None:
+def test_a_state_that_cannot_be_restored_is_reported(in_workers: Any) -> None:
     spread_out = in_workers("probe-point", 2, workers=2)
     spread_out.reset(SEED)
     state = spread_out.get_state()
@@ -320,7 +320,7 @@ def test_a_run_that_lost_a_process_is_the_run_with_a_faulty_step(
     assert_same_run(run, reference)
     assert rows_of(run)[-2]["faults/count"] == 1
     reason = "died (SIGKILL)" if how == "kill" else "did not answer for 3 s"
-    assert f"environment 1: the worker process {reason}; another begins new episodes" in capsys.readouterr().out
+    assert f"environment 1: the worker process {reason}; a new one starts new episodes" in capsys.readouterr().out
 
 
 def test_a_process_that_dies_at_every_step_stops_training_with_a_good_checkpoint(
@@ -338,7 +338,7 @@ def test_a_process_that_dies_at_every_step_stops_training_with_a_good_checkpoint
     saved = state_of(run)
     assert saved["info/interaction"] == 0
     assert not any(name.startswith("env/") for name in saved)
-    gymnasium.registry[task].kwargs["how"] = ""  # mended
+    gymnasium.registry[task].kwargs["how"] = ""  # fixed
     capsys.readouterr()
     assert cli.main(["train", "--resume", str(run)]) == 0
     assert "running episodes are cut" in capsys.readouterr().out
@@ -366,7 +366,7 @@ def test_a_process_that_hangs_later_does_not_prevent_the_checkpoint(tmp_path: Pa
         (0.3, 10, 1, 16, 10),
         (0.3, 20, 1, 16, 15),  # a core for the learner
         (0.3, 8, 2, 16, 7),
-        (0.3, 10, 1, 2, 0),  # one process beside this one saves nothing
+        (0.3, 10, 1, 2, 0),  # one process besides this one saves nothing
         (0.3, 1, 5, 4, 1),
         (0.05, 4, 1, 16, 0),  # shorter than waking processes up
         (0.05, 32, 1, 16, 15),
@@ -389,7 +389,7 @@ def where(task: str, num_envs: int = 4, sets: int = 1, **settings: Any) -> str:
         return made.where
 
 
-def test_the_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spread, "_cores", lambda: 4)
     monkeypatch.setattr(spread, "step_cost", lambda recipe: 0.002)
     monkeypatch.setattr(spread, "wake_cost", lambda made: 0.0001)
@@ -428,12 +428,12 @@ def test_what_workers_cannot_make_is_stepped_here_or_refused(monkeypatch: pytest
     gymnasium.register("Local-v0", lambda: Local(gymnasium.make("Own-v0")), max_episode_steps=9)
     reason = "Local-v0 cannot be made in a worker process: "
     assert where("Local-v0").startswith(f"this process ({reason}")
-    with pytest.raises(UserError, match=rf"^{reason}.*; --env\.workers 0 steps it in this one$"):
+    with pytest.raises(UserError, match=rf"^{reason}.*; use --env\.workers 0 to step it in this process$"):
         registry.make_sets("Local-v0", 2, 1, EnvConfig(workers=2))
 
 
 def test_an_environment_that_cannot_be_made_in_time() -> None:
-    with pytest.raises(UserError, match=r"did not answer for 0\.001 s; --env\.workers 0 steps it in this one"):
+    with pytest.raises(UserError, match=r"did not answer for 0\.001 s; use --env\.workers 0 to step it in"):
         registry.make_sets("probe-point", 1, 1, EnvConfig(workers=1, worker_timeout=0.001))
 
 

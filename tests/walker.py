@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from warpsac.envs.deploy_contract import Gait, Robot, Term
-from warpsac.envs.robots import Sensing, described, motors_of
+from warpsac.envs.mujoco_robots import Sensing, describe_robot, motors_of
 
 # A heavy box on the floor with two light arms: it stands by itself, whatever the policy does with the arms.
 SCENE = """
@@ -83,7 +83,7 @@ def scene(actuators: str = POSITION) -> str:
 def robot(sensing: Sensing = SENSING, actuators: str = POSITION) -> Robot:
     import mujoco
 
-    return described(
+    return describe_robot(
         *motors_of(mujoco.MjModel.from_xml_string(scene(actuators))),
         sensing,
         default_pose=(0.1, -0.2),
@@ -95,7 +95,7 @@ def robot(sensing: Sensing = SENSING, actuators: str = POSITION) -> Robot:
 
 
 def write_policy(folder: Path, card: Any, weight: np.ndarray, bias: Sequence[float], text: str | None = None) -> Path:
-    """A linear policy as an ONNX file that carries `card`, with the scene beside it."""
+    """A linear policy as an ONNX file that carries `card`, with the scene next to it."""
     import onnx
     from onnx import helper, numpy_helper
 

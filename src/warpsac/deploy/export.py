@@ -1,4 +1,4 @@
-"""`warpsac export`: build the policy's file, hold it against the policy on recorded observations, write it."""
+"""`warpsac export`: build the policy's file, compare it with the policy on recorded observations, write it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -16,39 +16,38 @@ import numpy as np
 import tyro
 
 from warpsac.agents.ppo import learner as ppo
-from warpsac.deploy import describe as deploy
-from warpsac.deploy import onnx_graph as network
+from warpsac.deploy import describe, onnx_graph
 from warpsac.deploy.sim2sim.policy import open_session
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
 from warpsac.envs import contract, registry
-from warpsac.envs.robots import ASSETS, Deployment
+from warpsac.envs.deploy_contract import ASSETS, Deployment
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
-from warpsac.runs.files import free_name, in_words
+from warpsac.runs.files import free_name, require_writable
 from warpsac.training.configure import has_effect
 from warpsac.training.policy import LoadedPolicy, load_policy, require_fit
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]
-RECORDED = 800  # observations that the file is held against,
-AT_ONCE = 4  # and environments that they are recorded in, where the simulator can hold as many
+RECORDED = 800  # observations that the file is compared on,
+AT_ONCE = 4  # and environments that they are recorded in, if the simulator can hold that many
 SCENE = "scene/scene.xml"
-ENV_SETTINGS = ("num_envs", "pushes", "randomize", "action_limit")  # told where they mean something to the task
+ENV_SETTINGS = ("num_envs", "pushes", "randomize", "action_limit")  # written if the task uses them
 
-# Where a robot is recorded: standing, ahead, to the left, turning; as parts of the greatest command.
+# Commands for recording: standing, ahead, to the left, turning; as fractions of the highest command.
 _COMMANDS = ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 0.5))
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
-    """Write the newest policy of a run as an ONNX file with all that a robot needs to know."""
+    """Write the newest policy of a run as an ONNX file with everything that a robot needs to know."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
     out: str | None = None
     """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
-    """Leave out the description of the task's robot, where its files are not at hand."""
+    """Leave out the description of the task's robot, if its files are not available."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
@@ -58,7 +57,7 @@ class Exported(NamedTuple):
     error: float  # largest difference from the policy
     observations: int
     source: str  # where they come from
-    robot: str  # what is known of it, in words
+    robot: str  # what is known about it, as text
 
 
 def command(asked: ExportOptions) -> int:
@@ -81,11 +80,8 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
-    deployment, known = (None, "left out, as asked") if without_robot else _deployment(folder, policy.step)
+    deployment, known = (None, "left out, as requested") if without_robot else _deployment(folder, policy.step)
     robot = deployment.robot if deployment else None
-    if robot and deployment and deployment.scene:
-        robot = dataclasses.replace(robot, scene=SCENE)
-        deployment = Deployment(robot, deployment.scene)
     views, low, high = policy.actor.views, policy.info["action_low"], policy.info["action_high"]
     if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
         raise UserError(
@@ -94,8 +90,8 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
         )
     rate = robot.control_hz if robot else policy.info["control_hz"]
     about, terms = _training_run(folder, policy), policy.info.get("terms", ())
-    card = deploy.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
-    content = network.build(actor_of(policy), low, high, deploy.metadata(card, robot))
+    card = describe.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
+    content = onnx_graph.build(actor_of(policy), low, high, describe.metadata(card))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
     error = largest_difference(content, policy, obs)
     if not error <= TOLERANCE:
@@ -103,24 +99,24 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
             f"{folder.path}: not exported: the ONNX network differs from the policy by {error:.1e} on "
             f"{len(obs)} observations ({source}); allowed is {TOLERANCE:g}"
         )
-    _write(target, content, deploy.deploy_yaml(card, robot), deployment)
+    _write(target, content, describe.deploy_yaml(card), deployment)
     return Exported(target, error, len(obs), source, known)
 
 
-# --- what is known of the run and its robot
+# --- what is known about the run and its robot
 
 
 def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
         found = registry.deployment(folder.config.task, folder.env, step // folder.env.num_envs)
-    except UserError as error:  # half a description would be found out on the robot
+    except UserError as error:  # an incomplete description would only be noticed on the robot
         raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
-        return None, f"{folder.config.task} has none that is known here"
-    robot = found.robot
+        return None, f"none is known for {folder.config.task}"
+    robot = dataclasses.replace(found.robot, scene=SCENE if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
-    return found, known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+    return Deployment(robot, found.scene), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
 
 
 def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:
@@ -145,7 +141,7 @@ def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[st
 
 
 def _simulator_settings(folder: run_folder.RunFolder) -> dict[str, Any]:
-    """Those that mean something to the task; all of them where the task is not known here."""
+    """Those that the task uses; all of them if the task is unknown here."""
     try:
         family = registry.lookup(folder.config.task).family
         names = [name for name in ENV_SETTINGS if has_effect(family, name)]
@@ -167,7 +163,7 @@ def largest_difference(content: bytes, policy: LoadedPolicy, obs: np.ndarray) ->
     """Between the exported network and the policy in float32, over observations [N, D], in units of [-1, 1]."""
     run = _runner(content)
     found = np.stack([run(row) for row in obs])
-    middle, half = network.action_range(policy.info["action_low"], policy.info["action_high"])
+    middle, half = onnx_graph.action_range(policy.info["action_low"], policy.info["action_high"])
     expected = middle + half * exact_actions(policy, obs)
     return float(np.abs((found - expected) / np.maximum(half, 1e-30)).max())
 
@@ -179,12 +175,12 @@ def exact_actions(policy: LoadedPolicy, obs: np.ndarray) -> np.ndarray:
     return np.asarray(jax.jit(lambda rows: actor.best_action(policy.policy, rows))(obs), np.float64)
 
 
-def actor_of(policy: LoadedPolicy) -> network.Folded | ppo.ActorLayers:
+def actor_of(policy: LoadedPolicy) -> onnx_graph.Folded | ppo.ActorLayers:
     """The policy as plain arrays, of either algorithm."""
     if isinstance(policy.policy, ppo.Policy):
         assert isinstance(policy.actor, ppo.PpoActor)
         return ppo.actor_layers(policy.actor, policy.policy)
-    return network.fold(policy.policy)
+    return onnx_graph.fold(policy.policy)
 
 
 def _seen_in_training(policy: LoadedPolicy) -> tuple[np.ndarray, np.ndarray]:
@@ -202,10 +198,10 @@ def recorded_observations(
     deployment: Deployment | None,
     act: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, str]:
-    """Observations [N, D] that the policy meets, and where they come from.
+    """Observations [N, D] that the policy encounters, and where they come from.
 
-    Of the robot in plain MuJoCo where there is one (nothing has to be compiled), else of the task's own
-    simulator. Where that cannot be had either they are drawn with the mean and spread that training saw.
+    From the robot in plain MuJoCo if there is one (nothing has to be compiled), else from the task's own simulator. If
+    that cannot be made either, they are drawn with the mean and spread of training.
     """
     if deployment and deployment.scene:
         return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
@@ -226,12 +222,9 @@ def recorded_observations(
 
 
 def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    import mujoco
-
     assert deployment.scene is not None
-    robot, scene = deployment.robot, deployment.scene
-    files = {f"{ASSETS}/{name}": data for name, data in scene.assets.items()}
-    simulated = Simulated(mujoco.MjModel.from_xml_string(scene.xml, files), robot)
+    robot = deployment.robot
+    simulated = Simulated(deployment.scene.load(), robot)
     seconds = RECORDED / len(_COMMANDS) / robot.control_hz
     rows: list[np.ndarray] = []
     for parts in _COMMANDS:
@@ -253,22 +246,20 @@ def _from_task(env: contract.HostEnv, policy: LoadedPolicy) -> np.ndarray:
 
 
 def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deployment | None) -> None:
-    """All files or none: written beside the target and renamed."""
-    beside = target.with_name(f".{target.name}.tmp-{os.getpid()}")
+    """All files or none: written next to the target and renamed."""
+    files = {"policy.onnx": content, "deploy.yaml": deploy_yaml.encode()}
+    if deployment and deployment.scene:
+        folder = PurePosixPath(SCENE).parent / ASSETS
+        files |= {SCENE: deployment.scene.xml.encode()}
+        files |= {str(folder / name): data for name, data in deployment.scene.assets.items()}
+    unfinished = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
-        beside.mkdir(parents=True)
-        (beside / "policy.onnx").write_bytes(content)
-        (beside / "deploy.yaml").write_text(deploy_yaml, encoding="utf-8")
-        if deployment and deployment.scene:
-            scene = beside / SCENE
-            (scene.parent / ASSETS).mkdir(parents=True)
-            scene.write_text(deployment.scene.xml, encoding="utf-8")
-            for name, data in deployment.scene.assets.items():
-                (scene.parent / ASSETS / name).write_bytes(data)
-        if target.is_dir():
-            target.rmdir()  # empty, as was seen before
-        os.rename(beside, target)
-    except OSError as error:
-        raise UserError(f"cannot write {target}: {in_words(error)}") from error
+        with require_writable(target):
+            for name, data in files.items():
+                (unfinished / name).parent.mkdir(parents=True, exist_ok=True)
+                (unfinished / name).write_bytes(data)
+            if target.is_dir():
+                target.rmdir()  # empty, as checked before
+            os.rename(unfinished, target)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -6,10 +6,10 @@ and the plain one of the PPO baseline:
 
     obs -> Sub mean, Mul scale -> [ Gemm -> Elu ] -> Gemm -> Clip (-> range) -> actions
 
-With running moments a BatchNorm is y = g (x - m) + b, g = scale / sqrt(var + eps). One that follows a linear
-layer W becomes part of it: (g W) x + (b - g m). The first one comes before a linear layer; there only g and b
-are folded, and m is still subtracted first: an observation may lie far from zero compared with its spread, and
-W x - W m would cancel. The RMSNorm's scale goes into the head, of which only the mean is needed.
+With running moments a BatchNorm is y = g (x - m) + b, g = scale / sqrt(var + eps). One that follows a linear layer W
+becomes part of it: (g W) x + (b - g m). The first one comes before a linear layer: there only g and b are folded, and m
+is still subtracted first, because an observation may be far from zero compared with its spread, and W x - W m would
+cancel. The RMSNorm's scale goes into the head, of which only the mean is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from warpsac.agents.sac.learner import Policy
 from warpsac.errors import UserError
 
 OPSET = 18
-IR_VERSION = 8  # the format of that opset's time: older runtimes on robots read it
+IR_VERSION = 8  # as old as that opset: older runtimes on robots can read it
 
 
 class Layer(NamedTuple):
@@ -73,7 +73,7 @@ def fold(policy: Policy) -> Folded:
 
 
 class _Graph:
-    """Nodes and constants in the order they are added; every node has one output, named by its use."""
+    """Nodes and constants in the order they are added; every node has one output, named by its purpose."""
 
     def __init__(self, onnx: Any):
         self._onnx = onnx
@@ -125,7 +125,7 @@ def build(
 
 
 def _folded(graph: _Graph, actor: Folded, output: str) -> int:
-    """Adds the nodes of a folded policy; returns the number of its inputs."""
+    """Add the nodes of a folded policy; returns the number of its inputs."""
     x = graph.node("Sub", ["obs", graph.constant("obs_mean", actor.mean[None])], "centred")
     x = graph.gemm(x, actor.entry, "entry")
     for i, (first, second) in enumerate(actor.blocks):
@@ -152,9 +152,7 @@ def _layers(graph: _Graph, actor: ppo.ActorLayers, output: str) -> int:
     if actor.layers[-1].activation == "tanh":
         graph.node("Tanh", [x], output)
         return len(actor.obs_mean)
-    low, high = (
-        graph.constant(f"clip.{name}", np.array(bound, np.float32)) for name, bound in (("low", -1), ("high", 1))
-    )
+    low, high = (graph.constant(f"clip.{name}", np.array(end, np.float32)) for name, end in (("low", -1), ("high", 1)))
     graph.node("Clip", [x, low, high], output)
     return len(actor.obs_mean)
 

@@ -1,0 +1,12 @@
+"""Simulators behind one contract.
+
+contract         EnvSpec, HostEnv, JaxEnv: all that the rest of the package knows about a simulator
+registry         task name -> family -> environments; simulators are imported only when needed
+tasks            the table of benchmark tasks; published: the published results on them
+task_list, check `warpsac tasks` and `warpsac check-env`
+deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models
+drawing          pictures of MuJoCo-based environments
+host/ jax/ torch/ probes/   the families, by how they are stepped; toy tasks with known values
+
+Imports config only. Learners and replay never import it, except for the contract's types.
+"""

@@ -18,7 +18,7 @@ from warpsac.types import ObsViews, Restart, StepResult
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What a set of environments is, attribute by attribute."""
+    """What a set of environments is."""
 
     task: str
     family: str
@@ -27,20 +27,20 @@ class EnvSpec:
     """Size of the observation vector, and which parts of it actor and critic see."""
     action_dim: int
     action_low: tuple[float, ...]
-    """The simulator's own range; the contract's actions lie in [-1, 1] and are rescaled to it."""
+    """The simulator's own range; the contract's actions are in [-1, 1] and are rescaled to it."""
     action_high: tuple[float, ...]
     episode_limit: int | None
     """Steps after which an episode is truncated; None if the simulator sets no limit."""
-    control_hz: float | None
-    """Control steps per simulated second, where the simulator tells."""
-    has_success: bool
+    control_hz: float | None = None
+    """Control steps per simulated second, where the simulator has a rate."""
+    has_success: bool = False
     """Whether steps carry a success flag."""
-    restorable: bool
+    restorable: bool = False
     """Whether `get_state` and `set_state` continue an episode exactly."""
     lockstep: bool = False
     """All environments step together: a faulty step cannot be taken again and is marked instead."""
     single: bool = False
-    """Exists once in a process: it is judged in the training environments, whose episodes are then cut."""
+    """Exists once in a process: evaluation uses the training environments, whose episodes are then cut."""
     most_envs: int | None = None
     """Environments that one simulator can hold on this machine; None: any number."""
     terms: tuple[tuple[str, int], ...] = ()
@@ -48,7 +48,7 @@ class EnvSpec:
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
     impl: str | None = None
-    """What simulates the physics, where `env.impl` leaves a choice."""
+    """The physics implementation, where `env.impl` leaves a choice."""
 
     def rescale(self, action: np.ndarray) -> np.ndarray:
         """Actions in [-1, 1] to the simulator's own range."""
@@ -64,7 +64,7 @@ def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> 
 
 @functools.lru_cache(maxsize=8)
 def _range(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, ...]:
-    """Both bounds, the middle and the half width: of one simulator they are asked for at every step."""
+    """Both bounds, the middle and the half width; cached, as every step needs them."""
     low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
     return low64, high64, (high64 + low64) / 2, (high64 - low64) / 2
 
@@ -74,7 +74,7 @@ class SimulatorFailed(TrainingStopped):
 
 
 def keeps_running_away(task: str, longest: int, allowed: int) -> SimulatorFailed:
-    """Of simulators that step all environments together, where faulty steps are marked and counted."""
+    """For simulators that step all environments together, where faulty steps are marked and counted."""
     return SimulatorFailed(
         f"{task}: an environment failed {longest} times in a row (env.max_faults = {allowed}): "
         "its observation or reward was not finite"
@@ -85,9 +85,9 @@ class HostStep(NamedTuple):
     """One vector step of a host simulator."""
 
     result: StepResult
-    restart: Restart | None  # environments started anew before the step, None in the usual case
-    faults: int | np.ndarray  # faulty steps met on the way; [S] for the environments of all seeds
-    events: tuple[str, ...] = ()  # lines worth showing: what became of worker processes
+    restart: Restart | None  # environments restarted before the step; usually None
+    faults: int | np.ndarray  # faulty steps encountered; [S] for the environments of all seeds
+    events: tuple[str, ...] = ()  # lines to show: worker processes that were lost
 
 
 class HostEnv(Protocol):
@@ -96,19 +96,21 @@ class HostEnv(Protocol):
     spec: EnvSpec
 
     def reset(self, seed: int) -> np.ndarray:
-        """Begin anew; same seed, same episodes. Returns observations [N, D]."""
+        """Start all episodes again; same seed, same episodes. Returns observations [N, D]."""
 
     def send(self, action: np.ndarray) -> None:
         """Hand over actions [N, A] in [-1, 1]."""
 
     def recv(self) -> HostStep:
-        """The result of the step begun by `send`. Ended episodes are reset, see `StepResult`."""
+        """The result of the step started by `send`. Ended episodes are reset, see `StepResult`."""
 
     def get_state(self) -> dict[str, np.ndarray] | None:
-        """All that is needed to go on from here, as plain arrays; None where it cannot be had."""
+        """All that is needed to continue from here, as plain arrays; None where the simulator cannot give it."""
+        return None
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state returned by `get_state`."""
+        raise RuntimeError(f"{self.spec.task}: its state cannot be restored")
 
     def render(self) -> np.ndarray:
         """An RGB image [H, W, 3] of environment 0."""
@@ -124,7 +126,7 @@ class Scene(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What a joystick task tells its robot to do: velocity ahead, to the left (m/s) and turning (rad/s)."""
+    """The commanded velocity of a joystick task: ahead, to the left (m/s) and turning (rad/s)."""
 
     value: np.ndarray
     low: np.ndarray
@@ -134,7 +136,7 @@ class Command(NamedTuple):
 
 @runtime_checkable
 class HasScene(Protocol):
-    """A `HostEnv` that can be looked at from anywhere. Optional: others show what `render` gives."""
+    """A `HostEnv` that can be viewed from any side. Optional: others show what `render` returns."""
 
     def scene(self) -> Scene | None:
         """The scene of environment 0; None if it is not MuJoCo's."""
@@ -142,13 +144,13 @@ class HasScene(Protocol):
 
 @runtime_checkable
 class Steerable(Protocol):
-    """A `HostEnv` whose command can be given from outside. Optional."""
+    """A `HostEnv` whose command can be set from outside. Optional."""
 
     def command(self) -> Command | None:
         """The command of environment 0; None if the task has none."""
 
     def steer(self, value: np.ndarray) -> None:
-        """Give a command [3] for the next step: the observation at its end is the first that tells it."""
+        """Set the command [3] for the next step: the observation at its end is the first to show it."""
 
 
 class JaxEnv(Protocol):

@@ -1,17 +1,17 @@
 """The deploy contract: all that software on a robot must know to run a policy, as plain numbers and names.
 
-An exported policy carries it; `sim2sim` needs nothing else, and deploy.yaml is written from it. One control
-step, every 1 / control_hz seconds:
+An exported policy carries it; `sim2sim` needs nothing else, and deploy.yaml is written from it. One control step, every
+1 / control_hz seconds:
 
-    obs     = the terms of `observation`, side by side in their order
+    obs     = the terms of `observation`, concatenated in their order
     action  = policy(obs)                                      in the simulator's own range
     target  = default_pose + action_scale * action             joint angles, in the order of `joints`
     target  = clip(target, target_low, target_high)            where the contract has these
     torque  = stiffness * (target - angle) - damping * velocity
 
-What is computed from the robot's own memory, the gait's angle and the last action, may lag behind by whole
-control steps (`Term.delay`), as it did in training. Noise and latency that training adds to a measurement are no
-part of the contract: a robot's sensors bring their own.
+What is computed from the robot's own memory, the gait's angle and the last action, may lag by whole control steps
+(`Term.delay`), as it did in training. Noise and latency that training adds to a measurement are not part of the
+contract: a robot's sensors have their own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from warpsac.errors import UserError
 
 FORMAT = 1
+ASSETS = "assets"  # the folder of a scene's files, next to its xml
 
-# What an observation can be made of, in the words of the robot's software.
+# What an observation can consist of, in the terms of the robot's software.
 TermName = Literal[
     "base_lin_vel",  # of the base in its own frame, m/s: a velocimeter (an estimate, on a robot)
     "base_ang_vel",  # rad/s: a gyroscope
@@ -51,24 +52,23 @@ class Term:
     """A part of the observation: scale * clip(value), the newest of a history last."""
 
     name: str
-    """One of `TermName`, or the task's own name of what only its code can compute (`function`)."""
+    """One of `TermName`, or the task's own name for what only its code can compute (`function`)."""
     size: int
-    """Numbers in the observation, those of the whole history."""
+    """Numbers in the observation, including the whole history."""
     source: str = ""
-    """In the simulator: the sensor or body that a velocity is of, the site or body whose frame gravity is seen in;
-    of a task's own term, what it is told to look at."""
+    """In the simulator: the sensor or body whose velocity it is, the site or body in whose frame gravity is given; for
+    a task's own term, its parameters."""
     delay: int = 0
-    """Control steps that the value lags behind, of what the robot remembers. With none, last_action is the action of
-    the control step before, and gait_phase has advanced once since. Before the start actions are zero, and the gait
-    is at its start."""
+    """Control steps by which a remembered value lags. With none, last_action is the action of the previous control
+    step, and gait_phase has advanced once since. Before the start actions are zero, and the gait is at its start."""
     scale: float | tuple[float, ...] = 1.0
-    """One for all numbers, or one for each of a control step."""
+    """One for all numbers, or one for each number of a control step."""
     clip: tuple[float, ...] | None = None
-    """Least and greatest value, before it is scaled."""
+    """Lowest and highest value, before scaling."""
     history: int = 1
-    """Control steps that are seen side by side."""
+    """Control steps that are observed together."""
     function: str = ""
-    """The task's own function behind a term that is none of `TermName`."""
+    """The task's own function behind a term that is not one of `TermName`."""
 
 
 @dataclass(frozen=True)
@@ -82,29 +82,28 @@ class Gait:
     order: Literal["cos_sin", "sin_cos"]
     """What is observed: all cosines, then all sines, or the other way round."""
     standing: Literal["ignored", "held", "zero"] = "ignored"
-    """When the command is (nearly) zero: goes on, all angles are held at pi, or all numbers observed are zero."""
+    """When the command is (nearly) zero: the clocks continue, are held at pi, or are observed as zeros."""
     standing_below: float = 0.0
     """Length of a command that counts as zero."""
 
 
 @dataclass(frozen=True)
 class Robot:
-    """How a policy drives a robot; numbers in lists follow the order of `joints`."""
+    """How a policy drives a robot; lists of numbers follow the order of `joints`."""
 
     base: str
     """The body whose velocity follows the command."""
     base_height: float
-    """Of that body when the robot stands in its default pose, m."""
+    """Height of that body when the robot stands in its default pose, m."""
     joints: tuple[str, ...]
     default_pose: tuple[float, ...]
     action_scale: tuple[float, ...]
     stiffness: tuple[float, ...]
     damping: tuple[float, ...]
-    """Of motor and joint together, as a motor has to give it; in the scene the joints bring their part."""
+    """Of motor and joint together, as a motor has to provide it; in the scene the joints contribute their part."""
     control_hz: float
     command_low: tuple[float, ...]
-    """Least and greatest command that the policy was trained with: ahead, to the left, turning left. Empty where
-    it observes none."""
+    """Lowest and highest command in training: ahead, to the left, turning left. Empty if none is observed."""
     command_high: tuple[float, ...]
     observation: tuple[Term, ...]
     gait: Gait | None = None
@@ -113,18 +112,18 @@ class Robot:
     scene: str | None = None
     """The scene as a MuJoCo model, relative to the policy's file."""
     target_low: tuple[float, ...] = ()
-    """Least and greatest target angle that the simulator's motors take, rad; empty where they take all."""
+    """Lowest and highest target angle that the simulator's motors accept, rad; empty if they accept all."""
     target_high: tuple[float, ...] = ()
     joint_low: tuple[float, ...] = ()
-    """Least and greatest angle of each joint, rad; empty where some have no limit."""
+    """Lowest and highest angle of each joint, rad; empty if some have no limit."""
     joint_high: tuple[float, ...] = ()
     effort_limit: tuple[float, ...] = ()
-    """Greatest torque of each motor, N m; empty where the simulator does not limit all of them."""
+    """Highest torque of each motor, N m; empty if the simulator does not limit all of them."""
     sensors: Literal["lagging", "current"] = "lagging"
-    """In the simulator: what sensors and frames tell is one physics step old, as MuJoCo leaves it, or is brought up
-    to date before it is observed."""
+    """In the simulator: sensors and frames are one physics step old, as MuJoCo leaves them, or are updated before they
+    are observed."""
     disturbances: tuple[str, ...] = ()
-    """What the task itself draws at random in training, by the task's own names and when it does so."""
+    """What the task draws at random in training: the task's own names, and when."""
 
     def __post_init__(self) -> None:
         count = len(self.joints)
@@ -141,9 +140,10 @@ class Robot:
         clocks = len(self.gait.start) if self.gait else 0
         sizes = {"gait_phase": 2 * clocks, "joint_pos_rel": count, "joint_vel_rel": count, "last_action": count}
         for term in self.observation:
-            _require_good(term, sizes.get(term.name, 3))
-            told = bool(self.command_low) or term.name != "velocity_commands" or bool(term.function)
-            _require(told, "command_low", "must have 3 numbers, as the policy observes velocity_commands")
+            _require_valid(term, sizes.get(term.name, 3))
+            commanded = term.name == "velocity_commands" and not term.function
+            missing = commanded and not self.command_low
+            _require(not missing, "command_low", "must have 3 numbers, as the policy observes velocity_commands")
 
     @property
     def observation_size(self) -> int:
@@ -151,7 +151,7 @@ class Robot:
 
     @property
     def obstacle(self) -> str | None:
-        """Why the contract alone is not enough to let the robot walk under a command; None if it is."""
+        """Why the contract alone cannot make the robot walk under a command; None if it can."""
         if not self.command_low:
             return "it follows no commanded velocity"
         for term in self.observation:
@@ -162,7 +162,29 @@ class Robot:
         return None
 
 
-def _require_good(term: Term, size: int) -> None:
+class SceneFiles(NamedTuple):
+    """A complete MuJoCo scene."""
+
+    xml: str
+    assets: dict[str, bytes]
+    """Meshes, textures and height fields by name, in the folder `ASSETS` next to the xml."""
+
+    def load(self) -> Any:
+        """The scene as an mjModel."""
+        import mujoco
+
+        files = {f"{ASSETS}/{name}": data for name, data in self.assets.items()}
+        return mujoco.MjModel.from_xml_string(self.xml, files)
+
+
+class Deployment(NamedTuple):
+    """What a family's `deployment(task, config, steps)` returns."""
+
+    robot: Robot
+    scene: SceneFiles | None = None
+
+
+def _require_valid(term: Term, size: int) -> None:
     """A term whose value has `size` numbers if its name is one of the contract's."""
     name, each = term.name, term.size // max(term.history, 1)
     _require(term.history >= 1 and each * term.history == term.size, "observation", f"{name} has half a history")
@@ -173,7 +195,7 @@ def _require_good(term: Term, size: int) -> None:
     _require(term.delay >= 0, "observation", f"{name} has a negative delay")
     scales = len(term.scale) if isinstance(term.scale, tuple) else 1
     _require(scales in (1, each), "observation", f"{name} has {scales} scales for {each} numbers")
-    _require(term.clip is None or len(term.clip) == 2, "observation", f"{name} has a clip that is no pair")
+    _require(term.clip is None or len(term.clip) == 2, "observation", f"{name} has a clip that is not a pair")
 
 
 def _require(holds: bool, field: str, reason: str) -> None:
@@ -181,43 +203,40 @@ def _require(holds: bool, field: str, reason: str) -> None:
         raise UserError(f"robot.{field}: {reason}")
 
 
+# --- as JSON
+
+
 def to_plain(robot: Robot) -> dict[str, Any]:
-    """For JSON."""
     return dataclasses.asdict(robot)
 
 
 def from_plain(content: Any, where: str) -> Robot:
     """The contract that `to_plain` wrote; `where` names its origin in errors."""
     try:
-        made = _made(Robot, content, "robot")
+        return _value(Robot, content, "robot")
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    assert isinstance(made, Robot)
-    return made
-
-
-def _made(kind: Any, content: Any, path: str) -> Any:
-    """A dataclass of this module from plain values, every field checked against its annotation."""
-    if not isinstance(content, Mapping):
-        raise UserError(f"{path}: must be an object")
-    hints = get_type_hints(kind)
-    for name in content:
-        if name not in hints:
-            raise UserError(f"{path}.{name}: not known to this version of warpsac")
-    for field in dataclasses.fields(kind):
-        if field.name not in content and field.default is dataclasses.MISSING:
-            raise UserError(f"{path}.{field.name}: is missing")
-    return kind(**{name: _value(hints[name], value, f"{path}.{name}") for name, value in content.items()})
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
+    """A plain value as the annotated type, or a one-line error."""
     if get_origin(hint) is UnionType:  # something or None, a number or a list of them
         first, second = get_args(hint)
         if second is type(None):
             return None if value is None else _value(first, value, path)
         return _value(second if isinstance(value, list | tuple) else first, value, path)
     if dataclasses.is_dataclass(hint):
-        return _made(hint, value, path)
+        if not isinstance(value, Mapping):
+            raise UserError(f"{path}: must be an object")
+        hints = get_type_hints(hint)
+        for name in value:
+            if name not in hints:
+                raise UserError(f"{path}.{name}: not known to this version of warpsac")
+        for field in dataclasses.fields(hint):
+            if field.name not in value and field.default is dataclasses.MISSING:
+                raise UserError(f"{path}.{field.name}: is missing")
+        made: Any = hint
+        return made(**{name: _value(hints[name], part, f"{path}.{name}") for name, part in value.items()})
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise UserError(f"{path}: must be a list")
@@ -228,7 +247,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         return value
     if hint is str:
         if not isinstance(value, str):
-            raise UserError(f"{path} = {value!r}: must be a text")
+            raise UserError(f"{path} = {value!r}: must be text")
         return value
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or hint(value) != value:

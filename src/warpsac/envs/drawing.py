@@ -1,4 +1,4 @@
-"""What MuJoCo-based environments share to be drawn: the scene they show, and the way to a picture."""
+"""How MuJoCo-based environments are drawn: the scene they show, and a picture of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from warpsac.envs.contract import Scene
 
 
 def scene_of(env: Any) -> Scene | None:
-    """The scene of a single environment that keeps it as gymnasium's MuJoCo ones do; None of any other."""
+    """The scene of a single environment that keeps it as gymnasium's MuJoCo ones do; None for any other."""
     mujoco = sys.modules.get("mujoco")  # imported by the environment, if it is one
     base = getattr(env, "unwrapped", env)
     model, data = getattr(base, "model", None), getattr(base, "data", None)
@@ -22,10 +22,29 @@ def scene_of(env: Any) -> Scene | None:
     return Scene(model, data)
 
 
-def gl_context() -> Any:
-    """MuJoCo's module of OpenGL contexts, for the way to draw that MUJOCO_GL names now.
+class FirstEnvironment:
+    """Environment 0 of a batched simulator as plain MuJoCo data; each call overwrites the one before."""
 
-    MuJoCo decides when it is imported, which may have been before anybody asked for a picture.
+    def __init__(self) -> None:
+        self._data: Any = None
+
+    def scene(self, model: Any, batched: Any) -> Scene:
+        """`batched` has qpos, qvel and the mocap arrays with a leading axis of environments, in JAX or torch."""
+        import mujoco
+
+        if self._data is None:
+            self._data = mujoco.MjData(model)
+        for name in ("qpos", "qvel", *(("mocap_pos", "mocap_quat") if model.nmocap else ())):
+            value = getattr(batched, name)[0]
+            getattr(self._data, name)[:] = np.asarray(value.cpu() if hasattr(value, "cpu") else value)
+        mujoco.mj_forward(model, self._data)
+        return Scene(model, self._data)
+
+
+def gl_context() -> Any:
+    """MuJoCo's module of OpenGL contexts, for the backend that MUJOCO_GL names now.
+
+    MuJoCo chooses when it is imported, which may have been before a picture was asked for.
     """
     import mujoco
 
@@ -39,29 +58,36 @@ def enlarge_buffer(model: Any, width: int, height: int) -> None:
 
 
 class Picture:
-    """Draws one model, through the first of some cameras that it has."""
+    """Draws one model, through the first of these cameras that it has, else its first, else the free one.
 
-    def __init__(self, model: Any, cameras: Sequence[str | Any] = (), height: int = 480, width: int = 640):
-        import mujoco
+    Nothing of OpenGL is used before the first picture.
+    """
 
-        gl_context()
-        enlarge_buffer(model, width, height)
-        if model.nlight == 0:  # lit by the camera alone, which is dim by default
-            model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.4, 0.8
-        self._renderer = mujoco.Renderer(model, height, width)
-        self._camera = choose_camera(model, cameras)
+    def __init__(self, model: Any, cameras: Sequence[str], height: int = 480, width: int = 640):
+        self._model, self._cameras, self._size = model, cameras, (height, width)
+        self._renderer: Any = None
+        self._camera: str | int = -1
 
     def draw(self, data: Any) -> np.ndarray:
         """[height, width, 3]"""
+        if self._renderer is None:
+            self._prepare()
         self._renderer.update_scene(data, camera=self._camera)
         return self._renderer.render()
 
     def close(self) -> None:
-        self._renderer.close()
+        if self._renderer is not None:
+            self._renderer.close()
 
+    def _prepare(self) -> None:
+        import mujoco
 
-def choose_camera(model: Any, cameras: Sequence[str | Any]) -> Any:
-    """The first camera whose name the model knows (or that is no name); else its first; else the free one."""
-    names = [model.camera(i).name for i in range(model.ncam)]
-    usable = [camera for camera in cameras if not isinstance(camera, str) or camera in names]
-    return usable[0] if usable else (0 if names else -1)
+        gl_context()
+        model, (height, width) = self._model, self._size
+        enlarge_buffer(model, width, height)
+        if model.nlight == 0:  # lit by the camera alone, which is dim by default
+            model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.4, 0.8
+        self._renderer = mujoco.Renderer(model, height, width)
+        names = [model.camera(i).name for i in range(model.ncam)]
+        known = [camera for camera in self._cameras if camera in names]
+        self._camera = known[0] if known else (0 if names else -1)

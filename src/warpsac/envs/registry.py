@@ -1,6 +1,6 @@
-"""Which simulator a task name means, and its environments; simulators are imported when they are needed.
+"""Which simulator a task name stands for, and how its environments are made.
 
-`make("Hopper-v4", ...)` imports only the one that it needs, importing this module none.
+`make("Hopper-v4", ...)` imports only the simulator that it needs; importing this module imports none.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from warpsac.envs.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suite
 from warpsac.errors import UserError, in_a_line
 
 if TYPE_CHECKING:
+    from warpsac.envs.deploy_contract import Deployment
     from warpsac.envs.host.vector import SeedEnvs
-    from warpsac.envs.robots import Deployment
     from warpsac.envs.torch.base import TorchEnvs
 
 # family -> module with `make(task_name, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`
@@ -41,17 +41,21 @@ FAMILIES = {
 JAX_FAMILIES = ("playground", "probe-native")
 # Families whose pictures MuJoCo draws.
 MUJOCO_FAMILIES = ("mujoco", "dmc", "myosuite", "humanoidbench", "playground")
-# Families that step all environments together, on torch tensors: theirs are `TorchEnvs`.
+# Families that step all environments together, on torch tensors: their environments are `TorchEnvs`.
 TORCH_FAMILIES = ("mjlab", "maniskill", "isaaclab", "sim2real", "probe-torch")
-# Named here: their module imports torch.
-TORCH_PROBES = tuple(f"probe-torch{kind}" for kind in ("", "-critic", "-self-reset", "-blind", "-faulty", "-single"))
-# Tasks beside the table that a family's prefix tells.
+# Toy tasks by family. They are named here because a misspelled name must not cost an import of JAX or torch.
+PROBES = {
+    "probe": [f"probe-{kind}" for kind in ("constant", "delay", "truncated", "action", "point", "faulty")],
+    "probe-native": [f"probe-native{kind}" for kind in ("", "-faulty", "-broken")],
+    "probe-torch": [f"probe-torch{kind}" for kind in ("", "-critic", "-self-reset", "-blind", "-faulty", "-single")],
+}
+# Families of tasks outside the table that are recognised by a prefix.
 PREFIXES = {"Mjlab-": "mjlab", "Isaac": "isaaclab"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A task name, understood: which family makes it, and its table entry if it is a benchmark task."""
+    """What a task name stands for: the family that makes it, and its table entry if it is a benchmark task."""
 
     name: str
     family: str
@@ -79,29 +83,21 @@ class Target:
         return (self.jax or self.torch) and not self.family.startswith("probe")
 
     def expects_gpu(self, num_envs: int) -> bool:
-        """Whether so many environments are nothing for a CPU."""
+        """Whether this many environments are too many for a CPU."""
         return self.parallel and num_envs >= ABUNDANT_ENVS
 
 
 def lookup(name: str) -> Target:
-    """Understand a task name, or say what is wrong with it and what may have been meant."""
+    """What a task name stands for; a UserError with the closest names if it is unknown."""
     task = find(name)
     if task is not None:
         return Target(task.name, task.family, task)
-    if name.startswith("probe-native"):
-        from warpsac.envs.probes import jax as jax_probe
-
-        if name in jax_probe.TASKS:
-            return Target(name, "probe-native", None)
-        raise UserError(f"unknown task '{name}'; JAX probe tasks: {', '.join(jax_probe.TASKS)}")
-    if name in TORCH_PROBES:
-        return Target(name, "probe-torch", None)
+    for family, names in PROBES.items():
+        if name in names:
+            return Target(name, family, None)
     if name.startswith("probe-"):
-        from warpsac.envs.probes import host as probe
-
-        if name in probe.TASKS:
-            return Target(name, "probe", None)
-        raise UserError(f"unknown task '{name}'; probe tasks: {', '.join(probe.TASKS)}")
+        known = ", ".join(probe for names in PROBES.values() for probe in names)
+        raise UserError(f"unknown task '{name}'; probe tasks: {known}")
     in_suite = find_in_suites(name)
     if in_suite is not None:
         return Target(in_suite[1], in_suite[0], None)
@@ -121,15 +117,15 @@ def lookup(name: str) -> Target:
 
 
 def for_episodes(config: EnvConfig | None) -> EnvConfig:
-    """The settings for complete episodes, to judge or to watch: their first ones are not cut short."""
+    """The settings for complete episodes, to evaluate or to watch: the first ones are not cut short."""
     return replace(config or EnvConfig(), stagger=False)
 
 
 def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
-    """Environments of a task that are stepped from Python, in this process, not yet reset; of any simulator."""
-    target = lookup(name)
-    with _told_in_a_line(target):
-        env = _of_family(target, num_envs, for_episodes(config) if target.jax else config, render)
+    """Environments of any simulator, stepped from Python in this process, not yet reset."""
+    with _family_of(name) as (target, family):
+        config = for_episodes(config) if target.jax else config or EnvConfig()
+        env = family.make(target.name, num_envs, config, render)
         if target.jax:
             from warpsac.envs.jax.stepwise import Stepwise
 
@@ -144,71 +140,60 @@ def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool
 
 
 def make_sets(name: str, num_envs: int, sets: int, config: EnvConfig | None = None) -> SeedEnvs:
-    """The same for several seeds at once, where they are stepped best: here or in worker processes."""
+    """The same for several seeds at once, stepped wherever that is fastest: here or in worker processes."""
     from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs
 
-    target = lookup(name)
-    with _told_in_a_line(target):
-        first = None if target.jax or target.torch else _of_family(target, num_envs, config, render=False)
+    with _family_of(name) as (target, family):
+        config = config or EnvConfig()
+        first = None if target.jax or target.torch else family.make(target.name, num_envs, config, False)
         if isinstance(first, InProcessEnvs):
             from warpsac.envs.host.spread import spread
 
-            return spread(first, sets, config or EnvConfig())
+            return spread(first, sets, config)
     return SeedEnvs([make(name, num_envs, config) for _ in range(sets)])
 
 
 def make_jax(name: str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
     """Environments of a task whose simulator is written in JAX (`Target.jax`)."""
-    target = lookup(name)
-    if not target.jax:
-        raise UserError(f"{target.name}: its simulator is not written in JAX")
-    with _told_in_a_line(target):
-        return _of_family(target, num_envs, config, render=False)
-
-
-def most_envs(name: str) -> int | None:
-    """Environments that one simulator of this task can hold on this machine; None: any number."""
-    target = lookup(name)
-    with _told_in_a_line(target):
-        module: Any = importlib.import_module(FAMILIES[target.family])
-        told = getattr(module, "most_envs", None)
-        return told() if told else None
-
-
-def deployment(name: str, config: EnvConfig | None = None, steps: int = 0) -> Deployment | None:
-    """How a policy of this task drives its robot, after so many steps of each environment; None where the task has no
-    robot that is known here."""
-    target = lookup(name)
-    with _told_in_a_line(target):
-        module: Any = importlib.import_module(FAMILIES[target.family])
-        found = getattr(module, "deployment", None)
-        return found(target.name, config or EnvConfig(), steps) if found else None
+    if not lookup(name).jax:
+        raise UserError(f"{name}: its simulator is not written in JAX")
+    with _family_of(name) as (target, family):
+        return family.make(target.name, num_envs, config or EnvConfig())
 
 
 def make_torch(name: str, num_envs: int, config: EnvConfig | None = None, seed: int | None = None) -> TorchEnvs:
-    """Environments of a task whose simulator steps on torch tensors (`Target.torch`), in its own way.
+    """Environments of a task whose simulator steps on torch tensors (`Target.torch`).
 
     With a seed, what the simulator draws while it is made is drawn from it.
     """
-    target = lookup(name)
-    with _told_in_a_line(target):
+    with _family_of(name) as (target, family):
         if seed is not None:
             from warpsac.envs.torch.base import seed_generators
 
             seed_generators(seed)
-        return _of_family(target, num_envs, config, render=False)
+        return family.make(target.name, num_envs, config or EnvConfig())
 
 
-def _of_family(target: Target, num_envs: int, config: EnvConfig | None, render: bool) -> Any:
-    module: Any = importlib.import_module(FAMILIES[target.family])
-    return module.make(target.name, num_envs, config or EnvConfig(), render)
+def most_envs(name: str) -> int | None:
+    """Environments that one simulator of this task can hold on this machine; None: any number."""
+    with _family_of(name) as (_, family):
+        return family.most_envs() if hasattr(family, "most_envs") else None
+
+
+def deployment(name: str, config: EnvConfig | None = None, steps: int = 0) -> Deployment | None:
+    """How a policy of this task drives its robot, after this many steps of each environment; None where the task has
+    no known robot."""
+    with _family_of(name) as (target, family):
+        known = hasattr(family, "deployment")
+        return family.deployment(target.name, config or EnvConfig(), steps) if known else None
 
 
 @contextlib.contextmanager
-def _told_in_a_line(target: Target) -> Iterator[None]:
-    """Whatever a simulator raises when it is made is a line for the user."""
+def _family_of(name: str) -> Iterator[tuple[Target, Any]]:
+    """A task and the module of its family; whatever a simulator raises becomes a one-line UserError."""
+    target = lookup(name)
     try:
-        yield
+        yield target, importlib.import_module(FAMILIES[target.family])
     except UserError:
         raise
     except Exception as error:
@@ -216,7 +201,7 @@ def _told_in_a_line(target: Target) -> Iterator[None]:
 
 
 def why_not_made(target: Target, error: Exception) -> str:
-    """One line on why an environment cannot be made, with what to install if that is it."""
+    """One line on why an environment cannot be made, with what to install if a package is missing."""
     if isinstance(error, ImportError):
         missing = error.name or str(error)
         extra = EXTRAS.get(target.family) or EXTRAS.get(missing)

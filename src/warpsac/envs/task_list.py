@@ -1,4 +1,4 @@
-"""`warpsac tasks`: the benchmark tasks, which of them can run here, and whether they are what the table says."""
+"""`warpsac tasks`: the benchmark tasks, which of them can run here, and whether they match the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from warpsac.envs import contract, published, registry
 from warpsac.envs.tasks import EXTRAS, Task, all_tasks
 from warpsac.errors import TrainingStopped, UserError, in_a_line
 
-# The package that a family's extra brings, where it is not named like the family.
+# The package that a family's extra installs, where its name differs from the family's.
 PACKAGES = {
     "dmc": "dm_control",
     "humanoidbench": "dm_control",
@@ -30,7 +30,7 @@ PACKAGES = {
     "maniskill": "mani_skill",
     "sim2real": "mjlab",
 }
-# What is on no package index: the distribution to look for.
+# Families that also need a checkout that is on no package index: its distribution.
 CHECKOUTS = {"sim2real": "unitree_rl_mjlab"}
 
 
@@ -55,12 +55,9 @@ def command(asked: TasksOptions) -> int:
     if asked.check:
         return _check(tasks, asked)
     if asked.json:
-        rows = [
-            dataclasses.asdict(task)
-            | {"status": obstacle(task.family, asked.env) or "ready", "favoured": published.favoured(task.name)}
-            for task in tasks
-        ]
-        print(json.dumps(rows))
+        status = {family: obstacle(family, asked.env) or "ready" for family in {task.family for task in tasks}}
+        rows = [(task, {"status": status[task.family], "favoured": published.favoured(task.name)}) for task in tasks]
+        print(json.dumps([dataclasses.asdict(task) | more for task, more in rows]))
     else:
         _print_table(tasks, asked.env)
     return 0
@@ -74,7 +71,7 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
         return f"pip install -e on a checkout of {CHECKOUTS[family]}"
     if family in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
         return None
-    # What a family needs beside its packages, if it has a say in that.
+    # What a family needs besides its packages.
     missing: Callable[[EnvConfig], str | None] | None = getattr(
         importlib.import_module(registry.FAMILIES[family]), "missing", None
     )
@@ -96,8 +93,9 @@ def _print_table(tasks: list[Task], config: EnvConfig) -> None:
                 obs += f"/{task.critic_obs_dim}"
             low, high = (_score(task, score) for score in (task.random_score, task.normalize_score))
             print(f"  {task.name:{width}}  {obs:>9}  {task.action_dim:>6}  {low:>8}  {high:>9}")
-        for line in _favours(members):
-            print(line)
+        for task in members:
+            if variant := published.favoured(task.name):
+                print(f"  {variant} is favoured on {task.name}")
         print()
     print("obs: numbers observed by the actor/by the critic, where they differ")
     print("random, reference: the results that count as score 0 and score 1")
@@ -105,13 +103,6 @@ def _print_table(tasks: list[Task], config: EnvConfig) -> None:
         print(f"data-{regime}: {default_variant(regime)} by default")
     if any(published.favoured(task.name) for task in tasks):
         print("favoured: ended clearly above the default in the published results")
-
-
-def _favours(tasks: list[Task]) -> Iterator[str]:
-    """Which variants the published results favour, and on which of the tasks."""
-    for task in tasks:
-        if variant := published.favoured(task.name):
-            yield f"  {variant} is favoured on {task.name}"
 
 
 def _score(task: Task, score: float | None) -> str:
@@ -128,7 +119,7 @@ Level = Literal["ok", "differs", "fails", "missing"]
 
 @dataclass(frozen=True)
 class Checked:
-    """What trying a task has shown."""
+    """The result of trying a task."""
 
     task: str
     family: str
@@ -137,7 +128,7 @@ class Checked:
 
 
 def check(tasks: Iterable[Task], config: EnvConfig | None = None) -> Iterator[Checked]:
-    """Try tasks one after another; a family that cannot run here is told of once."""
+    """Try tasks one after another; a family that cannot run here is reported once."""
     config = config or EnvConfig()
     for family, members in groupby(tasks, key=lambda task: task.family):
         missing = obstacle(family, config, thorough=True)
@@ -198,15 +189,11 @@ def _check(tasks: list[Task], asked: TasksOptions) -> int:
         found.append(result)
         if not asked.json:
             print(f"{result.level:<7}  {result.task:{width}}  {result.text}", flush=True)
+    count = Counter(result.level for result in found)
     if asked.json:
         print(json.dumps([dataclasses.asdict(result) for result in found]))
     else:
-        print(_summary(found))
-    return 1 if any(result.level in ("differs", "fails") for result in found) else 0
-
-
-def _summary(found: list[Checked]) -> str:
-    count = Counter(result.level for result in found)
-    absent = [result.family for result in found if result.level == "missing"]
-    line = f"{count['ok']} tasks as in the table, {count['differs']} differ, {count['fails']} fail"
-    return f"{line}; not here: {', '.join(absent)}" if absent else line
+        absent = [result.family for result in found if result.level == "missing"]
+        line = f"{count['ok']} tasks as in the table, {count['differs']} differ, {count['fails']} fail"
+        print(f"{line}; not here: {', '.join(absent)}" if absent else line)
+    return 1 if count["differs"] + count["fails"] else 0

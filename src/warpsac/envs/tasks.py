@@ -8,30 +8,18 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Any, Literal
 
 Regime = Literal["limited", "abundant"]
 
-# Families in the order they are listed, with what has to be installed.
-EXTRAS = {
-    "mujoco": "mujoco",
-    "dmc": "dmc",
-    "myosuite": "myosuite",
-    "humanoidbench": "humanoidbench",
-    "playground": "playground",
-    "mjlab": "mjlab",
-    "maniskill": "maniskill",
-    "isaaclab": "isaaclab",
-    "sim2real": "sim2real",
-}
+# Families in the order they are listed, with the extra to install.
+_FAMILIES = "mujoco dmc myosuite humanoidbench playground mjlab maniskill isaaclab sim2real"
+EXTRAS = {family: family for family in _FAMILIES.split()}
 
-# Families with more tasks than the benchmark's, and the regime of those.
+# Families with tasks outside the benchmark, and the regime of those.
 SUITES: dict[str, Regime] = {
-    "dmc": "limited",
-    "myosuite": "limited",
-    "humanoidbench": "limited",
-    "playground": "abundant",
-}
+    "dmc": "limited", "myosuite": "limited", "humanoidbench": "limited", "playground": "abundant"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,18 +36,13 @@ class Task:
 
     def score(self, mean_return: float, success: float | None) -> float | None:
         """The result as a fraction between a random policy (0) and the reference (1); None if unknown."""
-        if self.normalize_score is None or self.random_score is None:
+        value = mean_return if self.metric == "return" else None if success is None else 100.0 * success
+        if value is None or self.normalize_score is None or self.random_score is None:
             return None
-        if self.metric == "success":
-            if success is None:
-                return None
-            value = 100.0 * success
-        else:
-            value = mean_return
         return (value - self.random_score) / (self.normalize_score - self.random_score)
 
 
-# Small tasks beside the benchmark: what the demo trains, and their best known returns.
+# Small tasks besides the benchmark: what the demo trains, and their best known returns.
 _SMALL_TASKS = [
     Task("InvertedPendulum-v5", "mujoco", "limited", 4, 4, 1, 5.0, 1000.0, "return"),
     Task("InvertedDoublePendulum-v5", "mujoco", "limited", 9, 9, 1, 50.0, 9360.0, "return"),
@@ -68,27 +51,18 @@ _SMALL_TASKS = [
 
 @cache
 def benchmark_tasks() -> tuple[Task, ...]:
+    def task(row: dict[str, Any]) -> Task:
+        actor, critic, action = (int(row[name]) for name in ("actor_obs_dim", "critic_obs_dim", "action_dim"))
+        low, high = (float(row[name]) if row[name] else None for name in ("random_score", "normalize_score"))
+        return Task(row["task"], row["family"], row["regime"], actor, critic, action, low, high, row["metric"])
+
     text = resources.files("warpsac.envs").joinpath("tables/tasks.csv").read_text()
-    rows = csv.DictReader(text.splitlines())
-    return tuple(
-        Task(
-            name=row["task"],
-            family=row["family"],
-            regime=row["regime"],  # type: ignore[arg-type]
-            actor_obs_dim=int(row["actor_obs_dim"]),
-            critic_obs_dim=int(row["critic_obs_dim"]),
-            action_dim=int(row["action_dim"]),
-            random_score=float(row["random_score"]) if row["random_score"] else None,
-            normalize_score=float(row["normalize_score"]) if row["normalize_score"] else None,
-            metric=row["metric"],  # type: ignore[arg-type]
-        )
-        for row in rows
-    )
+    return tuple(task(row) for row in csv.DictReader(text.splitlines()))
 
 
 @cache
 def suite_names(family: str) -> tuple[str, ...]:
-    """Every task of a family in `SUITES`: importing a simulator takes seconds, which a misspelled name must not cost.
+    """Every task of a family in `SUITES`; stored, as importing a simulator for a misspelled name takes seconds.
 
     The lists are those of dm_control 1.0.50, MyoSuite 3.0, HumanoidBench 0.2 and MuJoCo Playground 0.2.
     """
@@ -96,7 +70,7 @@ def suite_names(family: str) -> tuple[str, ...]:
 
 
 def find_in_suites(name: str) -> tuple[str, str] | None:
-    """The family that has a task of that name, and the name as the family spells it."""
+    """The family that has a task of that name, and the name in the family's spelling."""
     for family in SUITES:
         spellings = {known.lower(): known for known in suite_names(family)}
         if name.lower() in spellings:
@@ -109,7 +83,7 @@ def all_tasks() -> tuple[Task, ...]:
 
 
 def find(name: str) -> Task | None:
-    """The task of that name; upper and lower case and a missing version are forgiven."""
+    """The task of that name; case and a missing version are ignored."""
     tasks = {task.name: task for task in all_tasks()}
     if name in tasks:
         return tasks[name]
@@ -119,11 +93,11 @@ def find(name: str) -> Task | None:
 
 
 def suggestions(name: str, more_names: list[str] | None = None) -> list[str]:
-    """The known names nearest to a misspelled one, best first."""
+    """The known names closest to a misspelled one, best first."""
     known = {n.lower(): n for n in [task.name for task in all_tasks()] + (more_names or [])}
 
     def likeness(key: str) -> tuple[float, float]:
-        """Without the version first: that two tasks have the same one says nothing."""
+        """Without the version first: many tasks share one."""
         whole = (name.lower(), key)
         bare = (re.sub(r"-v\d+$", "", whole[0]), re.sub(r"-v\d+$", "", whole[1]))
         return difflib.SequenceMatcher(None, *bare).ratio(), difflib.SequenceMatcher(None, *whole).ratio()

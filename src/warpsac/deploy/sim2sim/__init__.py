@@ -1,7 +1,9 @@
 """An exported policy alone on plain MuJoCo: does it walk where it was not trained?
 
-The simulator is MuJoCo's C library, the policy an ONNX file with its deploy contract inside (`contract.py`),
-run by onnxruntime. Neither JAX nor any part of the training code is imported: what works here needs nothing
-that a robot would not have. Observations are put together from the contract's terms, from sensors and from
-what the robot itself remembers.
+command      `warpsac sim2sim`; `python -m warpsac.deploy.sim2sim` is the same command alone
+policy       the ONNX file and the deploy contract inside it (envs/deploy_contract.py), run by onnxruntime
+robot        the contract's robot in a MuJoCo scene: observations from its terms, motors driven by its gains
+walk, stage  a walk under a command, its numbers and its video; the same in the viewer
+
+Neither JAX nor training code is imported: what works here needs nothing that a robot would not have.
 """

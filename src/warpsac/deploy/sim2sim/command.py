@@ -1,4 +1,4 @@
-"""`warpsac sim2sim`: let an exported policy walk in plain MuJoCo, and say how well it did."""
+"""`warpsac sim2sim`: make an exported policy walk in plain MuJoCo, and report how well it did."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Sim2SimOptions:
     viewer: bool = False
     """Watch and steer it in the browser instead, until Ctrl-C."""
     host: str = "127.0.0.1"
-    """With --viewer: the address to serve at."""
+    """With --viewer: the address to serve on."""
     port: int = 8080
-    """With --viewer: the port to serve at; 0: any that is free."""
+    """With --viewer: the port to serve on; 0: any free port."""
     scene: str | None = None
     """Another MuJoCo scene with the same robot; default: the one exported with the policy."""
     json: bool = False
@@ -49,7 +49,7 @@ class Sim2SimOptions:
 def command(asked: Sim2SimOptions) -> int:
     if not 0 < asked.seconds <= LONGEST_SECONDS:
         raise UserError(f"seconds = {asked.seconds:g}: must be above 0 and at most {LONGEST_SECONDS:g}")
-    if not (np.abs(asked.command) < np.finfo(np.float32).max).all():  # which the policy is given them in
+    if not (np.abs(asked.command) < np.finfo(np.float32).max).all():  # the policy takes float32
         raise UserError(f"command = {asked.command}: must be three finite numbers")
     if asked.viewer and (asked.video or asked.json):
         raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
@@ -82,7 +82,7 @@ def command(asked: Sim2SimOptions) -> int:
 
 
 def _outside(asked: tuple[float, float, float], robot: Robot) -> str | None:
-    """A line on a command that the policy was not trained with; None if it was."""
+    """A warning about a command outside the range of training; None if it is inside."""
     ranges = list(zip(robot.command_low, robot.command_high))
     if all(low <= value <= high for value, (low, high) in zip(asked, ranges)):
         return None
@@ -103,7 +103,9 @@ def _show(found: dict[str, Any]) -> None:
     console = Console()
     console.print(table)
     if "velocity" not in found:
-        console.print(f"velocities: not judged, as it never walked for more than {SETTLING_SECONDS:g} s after a start")
+        console.print(
+            f"velocities: not evaluated, as it never walked for more than {SETTLING_SECONDS:g} s after a start"
+        )
     console.print(f"falls: {found['falls']}{fell}")
     console.print(f"mechanical power: {found['power']:.0f} W")
     if "video" in found:

@@ -25,12 +25,11 @@ class Policy:
         self.robot: Robot | None = None
         if self.card.get("robot") is not None:
             self.robot = deploy_contract.from_plain(self.card["robot"], str(self.path))
-            takes, gives = self._session.get_inputs()[0].shape[-1], self._session.get_outputs()[0].shape[-1]
-            for what, size, told in (
-                ("takes", takes, self.robot.observation_size), ("gives", gives, len(self.robot.joints)),
-            ):  # fmt: skip
-                if told != size:
-                    raise UserError(f"{path}: the policy {what} {size} numbers, its description names {told}")
+            inputs, outputs = self._session.get_inputs()[0].shape[-1], self._session.get_outputs()[0].shape[-1]
+            sizes = (("takes", inputs, self.robot.observation_size), ("gives", outputs, len(self.robot.joints)))
+            for what, size, described in sizes:
+                if described != size:
+                    raise UserError(f"{path}: the policy {what} {size} numbers, its description names {described}")
 
     def __call__(self, obs: np.ndarray) -> np.ndarray:
         (actions,) = self._session.run(["actions"], {"obs": obs[None].astype(np.float32)})
@@ -38,7 +37,7 @@ class Policy:
 
 
 def open_session(source: Path | bytes) -> Any:
-    """An onnxruntime session on one CPU thread: small networks are quickest so, and same in, same out."""
+    """An onnxruntime session on one CPU thread: fastest for small networks, and deterministic."""
     try:
         import onnxruntime
     except ImportError:
@@ -48,7 +47,7 @@ def open_session(source: Path | bytes) -> Any:
         raise UserError(f"{source}: {folder if source.is_dir() else 'no such file'}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # what is wrong with a file is said below, in one line
+    options.log_severity_level = 4  # errors are reported below, as one line
     try:
         content = source if isinstance(source, bytes) else source.read_bytes()
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

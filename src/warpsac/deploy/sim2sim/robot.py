@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 from collections import deque
@@ -20,7 +21,7 @@ FALLEN_UP = 0.5  # or its upward axis is tilted by more than 60 degrees
 
 
 class Motors:
-    """Joint targets to what the model's actuators take: targets as they are, or torques by the contract's gains."""
+    """Turns joint targets into what the model's actuators take: the targets, or torques by the contract's gains."""
 
     def __init__(self, model: Any, robot: Robot, joints: Sequence[int]):
         import mujoco
@@ -34,22 +35,22 @@ class Motors:
         self._torque = model.actuator_biastype[self._ids] == mujoco.mjtBias.mjBIAS_NONE
         self._gear = model.actuator_gainprm[self._ids, 0] * model.actuator_gear[self._ids, 0]
         self._stiffness = np.array(robot.stiffness)
-        # The contract's damping is that of motor and joint together, and the scene's joints have theirs.
+        # The contract's damping is that of motor and joint together; the scene's joints contribute their part.
         passive = model.dof_damping[model.jnt_dofadr[list(joints)]]
         self._damping = np.array(robot.damping) - passive
         self._limit = np.array(robot.effort_limit or [np.inf] * len(joints))
         self.differences = tuple(self._differences(model, robot, joints, passive))
 
     def _differences(self, model: Any, robot: Robot, joints: Sequence[int], passive: np.ndarray) -> Iterator[str]:
-        """Lines on motors of the scene that do not do what the contract says."""
+        """Lines about motors of the scene that differ from the contract."""
         single = np.array([(model.actuator_trnid[:, 0] == joint).sum() == 1 for joint in joints])
         driven = single & ~self._torque
         stiffness, damping = -model.actuator_biasprm[self._ids, 1:3].T
         scene = (stiffness, damping + passive)
-        for what, found, told in zip(("stiffness", "damping"), scene, (robot.stiffness, robot.damping)):
-            other = np.flatnonzero(driven & ~np.isclose(found, told, rtol=1e-3, atol=1e-6))
+        for what, found, expected in zip(("stiffness", "damping"), scene, (robot.stiffness, robot.damping)):
+            other = np.flatnonzero(driven & ~np.isclose(found, expected, rtol=1e-3, atol=1e-6))
             if len(other):
-                first = f"{robot.joints[other[0]]} has {found[other[0]]:g} instead of {told[other[0]]:g}"
+                first = f"{robot.joints[other[0]]} has {found[other[0]]:g} instead of {expected[other[0]]:g}"
                 yield f"{what} of {_joints(len(other))} is not the policy's: {first}"
         most = self._strongest(model, joints)
         weak = np.flatnonzero((most < 0.999 * self._limit) & np.isfinite(self._limit))
@@ -58,7 +59,7 @@ class Motors:
             yield f"motors of {_joints(len(weak))} are weaker than the policy's: {first}"
 
     def _strongest(self, model: Any, joints: Sequence[int]) -> np.ndarray:
-        """The greatest torque that the scene allows: by what a motor takes, by what it gives, and by its joint."""
+        """The highest torque that the scene allows: by a motor's input, its output, and its joint."""
         ids, joints = self._ids, list(joints)
         limits = (
             (self._torque & model.actuator_ctrllimited[ids].astype(bool), model.actuator_ctrlrange[ids], self._gear),
@@ -86,7 +87,7 @@ class Simulated:
 
         self.model, self.robot, self.data = model, robot, mujoco.MjData(model)
         joints_there = {model.joint(i).name for i in range(model.njnt)}
-        # Other scenes of the same robot are likely to call its parts by their plain names.
+        # Other scenes of the same robot usually have its names without the prefix.
         self._prefix = robot.prefix if joints_there.isdisjoint(robot.joints) else ""
         joints = [self._id("joint", name) for name in robot.joints]
         self._angles, self._velocities = model.jnt_qposadr[joints], model.jnt_dofadr[joints]
@@ -104,7 +105,7 @@ class Simulated:
             )
         self._readers = [self._reader(term) for term in robot.observation]
         lags = [term.delay for term in robot.observation]
-        # The newest first: the last action, and the gait's angles after it.
+        # Newest first: the last action, and the gait's angles after it.
         self._actions: deque[np.ndarray] = deque(maxlen=max(lags, default=0) + 1)
         self._clocks: deque[np.ndarray] = deque(maxlen=max(lags, default=0) + 1)
 
@@ -150,12 +151,12 @@ class Simulated:
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Lines on what of the scene is not as the contract says."""
+        """Lines about what in the scene differs from the contract."""
         return self._motors.differences
 
     @property
     def fallen(self) -> bool:
-        """Whether the robot lies rather than stands, or its physics has run away (and MuJoCo has begun anew)."""
+        """Whether the robot no longer stands, or its physics diverged (and MuJoCo has reset it)."""
         import mujoco
 
         bad = mujoco.mjtWarning
@@ -171,7 +172,7 @@ class Simulated:
 
     @property
     def power(self) -> float:
-        """Mechanical power that the motors give or take, W: theirs is also the damping that the joints bring here."""
+        """Mechanical power that the motors give or take, W, including the damping that the joints contribute here."""
         dofs, velocity = self._velocities, self.data.qvel[self._velocities]
         torque = self.data.qfrc_actuator[dofs] - self.model.dof_damping[dofs] * velocity
         return float(np.abs(torque * velocity).sum())
@@ -187,28 +188,30 @@ class Simulated:
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_XBODY, body, found, 1)
         return found
 
-    def _has(self, kind: str, name: str) -> bool:
-        count = {"body": self.model.nbody, "site": self.model.nsite}[kind]
-        return any(getattr(self.model, kind)(i).name == self._prefix + name for i in range(count))
-
     def _id(self, kind: str, name: str) -> int:
         try:
             return int(getattr(self.model, kind)(self._prefix + name).id)
         except KeyError:
             raise UserError(f"the scene has no {kind} '{self._prefix}{name}'") from None
 
+    def _id_if_any(self, kind: str, name: str) -> int | None:
+        with contextlib.suppress(UserError):
+            return self._id(kind, name)
+        return None
+
     def _reader(self, term: Term) -> Callable[[np.ndarray], np.ndarray]:
-        """How a term is read off the simulator and the robot's memory, given the command."""
+        """How a term is read from the simulator and the robot's memory, given the command."""
         data, robot = self.data, self.robot
         if term.name in ("base_lin_vel", "base_ang_vel"):
-            if self._has("body", term.source):
-                body, part = self._id("body", term.source), slice(3, 6) if term.name == "base_lin_vel" else slice(3)
+            body, part = self._id_if_any("body", term.source), slice(3, 6) if term.name == "base_lin_vel" else slice(3)
+            if body is not None:
                 return lambda command: self._body_velocity(body)[part]
             sensor = self._id("sensor", term.source)
             start = self.model.sensor_adr[sensor]
             return lambda command: data.sensordata[start : start + term.size]
         if term.name == "projected_gravity":
-            frame = self._frame(term.source)
+            site = self._id_if_any("site", term.source)
+            frame = data.xmat[self._id("body", term.source)] if site is None else data.site_xmat[site]
             return lambda command: frame.reshape(3, 3).T @ np.array([0.0, 0.0, -1.0])
         if term.name == "joint_pos_rel":
             pose = np.array(robot.default_pose)
@@ -220,12 +223,6 @@ class Simulated:
         if term.name == "gait_phase":
             return lambda command: self._phase(term.delay, command)
         return lambda command: command
-
-    def _frame(self, name: str) -> np.ndarray:
-        """The axes of a site, or of a body where no site has the name."""
-        if self._has("site", name):
-            return self.data.site_xmat[self._id("site", name)]
-        return self.data.xmat[self._id("body", name)]
 
     def _phase(self, delay: int, command: np.ndarray) -> np.ndarray:
         gait = self.robot.gait

@@ -1,7 +1,8 @@
-"""Walking under a command for a while: how well, and what it looks like."""
+"""A walk under one command: its numbers, and its video."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,26 +11,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpsac.deploy.sim2sim.robot import Simulated
+from warpsac.envs import drawing
 from warpsac.errors import UserError
 from warpsac.watch import video
 
-SETTLING_SECONDS = 1.0  # after a start: not yet counted as tracking
+WIDTH, HEIGHT = 640, 480  # of videos
+SETTLING_SECONDS = 1.0  # after a start: not counted as tracking
 
 Act = Callable[[np.ndarray], np.ndarray]  # observation [D] -> action [A] in the simulator's own range
 
 
 class Walk(NamedTuple):
-    """What came of walking for a while under one command."""
+    """What was measured on a walk under one command."""
 
     command: np.ndarray  # [3]
     velocity: np.ndarray  # [steps, 3] at the end of each control step
     power: np.ndarray  # [steps], W
     counted: np.ndarray  # bool [steps], not settling after a start
-    fell_at: tuple[float, ...]  # seconds from the beginning
+    fell_at: tuple[float, ...]  # seconds from the start
     control_hz: float
 
     def summary(self) -> dict[str, Any]:
-        """The numbers, by name; tracking is absent if the robot never stood long enough to be judged."""
+        """The numbers by name; tracking is absent if the robot never stood long enough."""
         result: dict[str, Any] = {
             "seconds": round(len(self.velocity) / self.control_hz, 6),
             "falls": len(self.fell_at),
@@ -52,7 +55,7 @@ def walk(
     seconds: float,
     each: Callable[[int, np.ndarray], None] = lambda step, obs: None,
 ) -> Walk:
-    """Walk under one command; a fallen robot is put back on its feet and goes on.
+    """Walk under one command; a fallen robot is put back on its feet and continues.
 
     `each` is called before every control step with its number and the observation.
     """
@@ -70,7 +73,7 @@ def walk(
         counted[step] = since_start > SETTLING_SECONDS * hz
         if robot.fallen:
             fell_at.append((step + 1) / hz)
-            velocity[step], power[step], counted[step] = 0, 0, False  # may not even be numbers
+            velocity[step], power[step], counted[step] = 0, 0, False  # they may be NaN
             robot.reset()
             since_start = 0
     return Walk(order, velocity, power, counted, tuple(fell_at), hz)
@@ -79,57 +82,37 @@ def walk(
 # --- pictures
 
 
-class Camera:
-    """Follows the robot; gives the frames of a video.
-
-    Without shadows, reflections and smooth edges: ten times as fast where there is no GPU, as is usual here.
-    """
-
-    def __init__(self, robot: Simulated, width: int = 640, height: int = 480):
-        import mujoco
-
-        self.robot, model = robot, robot.model
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
-        model.vis.global_.offheight = max(model.vis.global_.offheight, height)
-        model.vis.quality.offsamples = 0
-        self._renderer = mujoco.Renderer(model, height, width)
-        self._view = mujoco.MjvCamera()
-        self._view.type = mujoco.mjtCamera.mjCAMERA_TRACKING
-        self._view.trackbodyid = self.robot.base
-        self._view.distance = 3.5 * self.robot.robot.base_height
-        self._view.azimuth, self._view.elevation = 130, -15
-
-    def frame(self) -> np.ndarray:
-        import mujoco
-
-        self._renderer.update_scene(self.robot.data, self._view)
-        for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
-            self._renderer.scene.flags[flag] = False
-        return self._renderer.render()
-
-    def close(self) -> None:
-        self._renderer.close()
-
-
 def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, path: Path) -> Walk:
-    """A walk and a video of it, in real time. MUJOCO_GL must have been set (`prepare_to_draw`)."""
-    hz = robot.robot.control_hz
+    """A walk and a video of it, at real-time speed. MUJOCO_GL must have been set (`prepare_to_draw`).
+
+    Without shadows, reflections and antialiasing: ten times as fast on a machine without a GPU.
+    """
+    import mujoco
+
+    hz, model = robot.robot.control_hz, robot.model
     every = max(1, round(hz / 25))
-    camera = Camera(robot)
-    try:
-        with video.writer(path, hz / every) as target:
+    drawing.enlarge_buffer(model, WIDTH, HEIGHT)
+    model.vis.quality.offsamples = 0
+    camera = mujoco.MjvCamera()
+    camera.type, camera.trackbodyid = mujoco.mjtCamera.mjCAMERA_TRACKING, robot.base
+    camera.distance, camera.azimuth, camera.elevation = 3.5 * robot.robot.base_height, 130, -15
+    with (
+        contextlib.closing(mujoco.Renderer(model, HEIGHT, WIDTH)) as renderer,
+        video.writer(path, hz / every) as target,
+    ):
 
-            def each(step: int, obs: np.ndarray) -> None:
-                if step % every == 0:
-                    target.append_data(camera.frame())
+        def draw(step: int, obs: np.ndarray) -> None:
+            if step % every == 0:
+                renderer.update_scene(robot.data, camera)
+                for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
+                    renderer.scene.flags[flag] = False
+                target.append_data(renderer.render())
 
-            return walk(robot, act, command, seconds, each)
-    finally:
-        camera.close()
+        return walk(robot, act, command, seconds, draw)
 
 
 def prepare_to_draw() -> None:
-    """Tell MuJoCo how to draw on this machine; before it is imported, which is when it decides."""
+    """Choose how MuJoCo draws on this machine; before it is imported, as it decides then."""
     gl = video.find_gl()
     if gl is None:
         raise UserError(video.no_gl())

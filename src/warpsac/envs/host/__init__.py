@@ -1,0 +1,8 @@
+"""Simulators stepped from Python.
+
+gym, dmc, myosuite, humanoidbench   the families; gym also has what they share
+mujoco_state                        the state of an episode as plain arrays
+vector                              N single environments as one vector: automatic reset, action range, faults
+workers, worker_process             the same in other processes, slice by slice
+spread                              here or in worker processes, by measured time
+"""

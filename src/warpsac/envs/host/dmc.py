@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import gymnasium
@@ -14,7 +15,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state
-from warpsac.envs.host.gym import describe
+from warpsac.envs.host.gym import in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.errors import UserError
 
@@ -28,9 +29,8 @@ UNBOUNDED = 1e9
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
     build = partial(build_single, name, config.episode_limit)
-    first = build()
-    spec = describe(name, first, num_envs, config, False, "dmc", ["dm_control", "mujoco"], first.terms)
-    return InProcessEnvs(spec, build, config.max_faults, first)
+    packages = ["dm_control", "mujoco"]
+    return in_process(name, build(), build, num_envs, config, "dmc", packages, terms_of=attrgetter("terms"))
 
 
 def build_single(name: str, episode_limit: int | None = None) -> ControlTask:
@@ -39,15 +39,15 @@ def build_single(name: str, episode_limit: int | None = None) -> ControlTask:
     if (domain, task) not in suite.ALL_TASKS:
         raise UserError(f"{name}: the installed dm_control has no such task")
     if name in NEEDS_GL and "MUJOCO_GL" not in os.environ:
-        raise UserError(f"{name}: its terrain needs a way to draw; set MUJOCO_GL=egl (glfw with a screen)")
-    # One domain draws its very model at random: always the same, or a resumed run would find another.
+        raise UserError(f"{name}: its terrain needs OpenGL; set MUJOCO_GL=egl (glfw with a screen)")
+    # One domain draws its model at random: always the same one, or a resumed run would get another.
     with mujoco_state.quiet():
         return ControlTask(name, suite.load(domain, task, task_kwargs={"random": 0}), episode_limit)
 
 
 def _import_suite() -> Any:
-    """The package. It looks for a screen when imported and, without one, warns or even ends the process later:
-    unless the user has chosen how to draw, it is told not to, since pictures are drawn without it."""
+    """The package. When imported it looks for a screen and, without one, warns or even ends the process later. So
+    unless the user has chosen a way to draw, drawing is switched off: pictures are drawn without it."""
     undecided = "MUJOCO_GL" not in os.environ
     if undecided:
         os.environ["MUJOCO_GL"] = "off"
@@ -62,7 +62,7 @@ def _import_suite() -> Any:
 
 
 class ControlTask(gymnasium.Env):
-    """One environment of the suite in gymnasium's terms.
+    """One environment of the suite as a gymnasium one.
 
     An episode that reaches its time limit is truncated: the suite ends it with discount 1.
     """
@@ -70,7 +70,7 @@ class ControlTask(gymnasium.Env):
     def __init__(self, name: str, env: Any, episode_limit: int | None):
         self._env = env
         limit = episode_limit or (math.ceil(env._step_limit) if math.isfinite(env._step_limit) else None)
-        env._step_limit = math.inf  # counted here: a state put back has to set the count as well
+        env._step_limit = math.inf  # counted here: restoring a state has to set the count as well
         self._limit, self._steps = limit, 0
         self.spec = gymnasium.envs.registration.EnvSpec(name, max_episode_steps=limit)
         self.dt = env.control_timestep()
@@ -81,10 +81,10 @@ class ControlTask(gymnasium.Env):
         self.terms = [(part, math.prod(spec.shape)) for part, spec in env.observation_spec().items()]
         size = sum(count for _, count in self.terms)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float32)
-        # MuJoCo's own objects, where the viewer looks for them.
+        # Where the viewer looks for MuJoCo's objects.
         self.model, self.data = env.physics.model.ptr, env.physics.data.ptr
         self._simulation = mujoco_state.Simulation(self.model, self.data, {"task": env.task})
-        self._picture: Picture | None = None
+        self._picture = Picture(self.model, CAMERAS)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         if seed is not None:
@@ -109,13 +109,10 @@ class ControlTask(gymnasium.Env):
         self._steps = int(state["elapsed"])
 
     def render(self) -> Any:
-        if self._picture is None:
-            self._picture = Picture(self.model, CAMERAS)
         return self._picture.draw(self.data)
 
     def close(self) -> None:
-        if self._picture is not None:
-            self._picture.close()
+        self._picture.close()
         self._env.close()
 
 

@@ -1,11 +1,15 @@
-"""Gym-MuJoCo (v4, v5) and any other registered gymnasium environment with a bounded Box action."""
+"""Gym-MuJoCo (v4, v5) and any other registered gymnasium environment with a bounded Box action.
+
+Also what all families of gymnasium-style environments share: `in_process` makes a vector of them, `describe` its
+spec, and `Snapshot` and `MujocoTask` save and restore an episode.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +19,9 @@ import numpy as np
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
+from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state
-from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.errors import UserError, in_a_line
 from warpsac.types import ObsViews
 
@@ -47,25 +52,15 @@ def is_registered(name: str) -> bool:
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
     first = build_single(name, render, config.episode_limit)
     mujoco = isinstance(first, MujocoSnapshot)
-    success_key = None if mujoco else find_success_key(first)  # gymnasium's own have none
-    family, packages = ("mujoco", ["gymnasium", "mujoco"]) if mujoco else ("gymnasium", ["gymnasium"])
     # The entry itself, not its name: a worker process need not have registered it.
-    entry = gymnasium.registry[name.rpartition(":")[2]]
-    return InProcessEnvs(
-        describe(name, first, num_envs, config, success_key is not None, family, packages),
-        build=partial(build_single, entry, render, config.episode_limit),
-        max_faults=config.max_faults,
-        first=first,
-        success_of=partial(succeeded, success_key) if success_key else None,
-    )
-
-
-def succeeded(key: str, info: dict[str, Any]) -> bool:
-    return bool(info.get(key, False))
+    build = partial(build_single, gymnasium.registry[name.rpartition(":")[2]], render, config.episode_limit)
+    family, packages = ("mujoco", ["gymnasium", "mujoco"]) if mujoco else ("gymnasium", ["gymnasium"])
+    keys = () if mujoco else ("is_success", "success")  # gymnasium's own MuJoCo tasks have none
+    return in_process(name, first, build, num_envs, config, family, packages, keys)
 
 
 def build_single(name: str | RegistryEntry, render: bool = False, episode_limit: int | None = None) -> Any:
-    """One environment of a registered id (`module:Id` imports the module), or of a registry's entry."""
+    """One environment of a registered id (`module:Id` imports the module), or of a registry entry."""
     entry = gymnasium.registry.get(name) if isinstance(name, str) else name
     on_mujoco = entry is not None and str(entry.entry_point).startswith("gymnasium.envs.mujoco")
     with warnings.catch_warnings(), mujoco_state.quiet() if on_mujoco else contextlib.nullcontext():
@@ -73,7 +68,7 @@ def build_single(name: str | RegistryEntry, render: bool = False, episode_limit:
         warnings.filterwarnings("ignore", message=".*is out of date.*")
         warnings.filterwarnings("ignore", message=".*Overriding environment.*")
         try:
-            # An environment that cannot be drawn need not know of `render_mode`.
+            # An environment that cannot be drawn need not accept `render_mode`.
             drawing: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
             env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, **drawing)
         except gymnasium.error.DependencyNotInstalled as error:
@@ -91,11 +86,41 @@ def build_single(name: str | RegistryEntry, render: bool = False, episode_limit:
     return env
 
 
-def find_success_key(env: Any, keys: Sequence[str] = ("is_success", "success")) -> str | None:
-    """The info key by which an environment reports success; None if it has none.
+# --- what families of gymnasium-style environments share
 
-    Some report it only at an episode's end: one is tried, or the beginning of a long one.
+
+def in_process(
+    name: str,
+    first: Any,
+    build: Callable[[], Any],
+    num_envs: int,
+    config: EnvConfig,
+    family: str,
+    packages: Sequence[str],
+    success_keys: Sequence[str] = (),
+    terms_of: Callable[[Any], Sequence[tuple[str, int]]] = lambda env: (),
+    restorable: bool | None = None,
+) -> InProcessEnvs:
+    """The vector of environments that `build` makes, like the first; `terms_of` names its observation's parts.
+
+    Without `restorable` the state can be saved if the environment has methods for it.
     """
+    key = find_success_key(first, success_keys)
+    spec = describe(name, first, num_envs, config, key is not None, family, packages, terms_of(first), restorable)
+    return InProcessEnvs(Recipe(spec, build, config.max_faults, partial(succeeded, key) if key else None), first)
+
+
+def succeeded(key: str, info: dict[str, Any]) -> bool:
+    return bool(info.get(key, False))
+
+
+def find_success_key(env: Any, keys: Sequence[str]) -> str | None:
+    """The info key under which an environment reports success; None if it has none.
+
+    Some report it only at the end of an episode: one is tried, or the start of a long one.
+    """
+    if not keys:
+        return None
     space, over = env.action_space, False
     try:
         _, info = env.reset(seed=0)
@@ -107,7 +132,7 @@ def find_success_key(env: Any, keys: Sequence[str] = ("is_success", "success")) 
             _, _, terminated, truncated, info = env.step(action)
             over = terminated or truncated
     except Exception:
-        pass  # a faulty environment shows itself when it is used
+        pass  # a faulty environment is noticed when it is used
     return None
 
 
@@ -120,20 +145,19 @@ def describe(
     family: str = "gymnasium",
     packages: Sequence[str] = ("gymnasium",),
     terms: Sequence[tuple[str, int]] = (),
+    restorable: bool | None = None,
 ) -> EnvSpec:
-    """The spec of a single environment, or a clear line on why it does not fit."""
-    spaces = gymnasium.spaces
+    """The spec of a single environment, or a one-line error that says why it does not fit."""
     action, observation = env.action_space, env.observation_space
-    if not isinstance(action, spaces.Box):
+    if not isinstance(action, gymnasium.spaces.Box):
         raise UserError(f"{name}: action space is {type(action).__name__}; warpsac needs a continuous Box")
-    if not isinstance(observation, spaces.Box):
-        raise UserError(
-            f"{name}: observation space is {type(observation).__name__}; it must be a Box or a Dict of them"
-        )
+    if not isinstance(observation, gymnasium.spaces.Box):
+        kind = type(observation).__name__
+        raise UserError(f"{name}: observation space is {kind}; it must be a Box or a Dict of them")
     if len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
         shape = f"{action.dtype}{list(action.shape)}"
         raise UserError(f"{name}: action space is a Box of {shape}; warpsac needs a vector of floats")
-    low, high = np.asarray(action.low, float).reshape(-1), np.asarray(action.high, float).reshape(-1)
+    low, high = np.asarray(action.low, float), np.asarray(action.high, float)
     unbounded = ~(np.isfinite(low) & np.isfinite(high))
     if unbounded.any():
         if config.action_limit is None:
@@ -141,7 +165,6 @@ def describe(
         low = np.where(unbounded, -config.action_limit, low)
         high = np.where(unbounded, config.action_limit, high)
     size = int(np.prod(observation.shape))
-    limit = env.spec.max_episode_steps if env.spec is not None else None
     step_seconds = getattr(env.unwrapped, "dt", None)
     return EnvSpec(
         task=name,
@@ -151,19 +174,22 @@ def describe(
         action_dim=low.size,
         action_low=tuple(low.tolist()),
         action_high=tuple(high.tolist()),
-        episode_limit=limit,
+        episode_limit=env.spec.max_episode_steps if env.spec is not None else None,
         control_hz=1.0 / step_seconds if step_seconds else None,
         has_success=has_success,
-        restorable=hasattr(env, "get_state") and hasattr(env, "set_state"),
+        restorable=hasattr(env, "get_state") and hasattr(env, "set_state") if restorable is None else restorable,
         terms=tuple(terms) if sum(count for _, count in terms) == size else (),
         versions=installed_versions(packages),
     )
 
 
-class Snapshot(gymnasium.Wrapper):
-    """An environment whose own get_state() and set_state() go on exactly where it was.
+# --- the state of an episode
 
-    Step limit and random numbers (`np_random`), which gymnasium keeps for it, are added.
+
+class Snapshot(gymnasium.Wrapper):
+    """An environment whose own get_state() and set_state() continue exactly where it was.
+
+    The step count and the random numbers (`np_random`), which gymnasium keeps for it, are added.
     """
 
     def get_state(self) -> dict[str, np.ndarray]:
@@ -197,6 +223,33 @@ class MujocoSnapshot(Snapshot):
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
         base: Any = self.env.unwrapped
         mujoco_state.set_physics(base.model, base.data, state)
+
+
+class MujocoTask(Snapshot):
+    """A MuJoCo environment that keeps more than physics, drawn through these cameras whatever its own render() does.
+
+    `owners` are the objects that remember the episode; if they do so in numbers, the state is exact.
+    """
+
+    def __init__(self, env: Any, owners: Mapping[str, Any], cameras: Sequence[str]):
+        super().__init__(env)
+        base: Any = env.unwrapped
+        self._simulation = mujoco_state.Simulation(base.model, base.data, owners)
+        self._picture = Picture(base.model, cameras)
+
+    def render(self) -> Any:
+        base: Any = self.env.unwrapped
+        return self._picture.draw(base.data)
+
+    def close(self) -> None:
+        self._picture.close()
+        super().close()
+
+    def _get_own(self) -> dict[str, np.ndarray]:
+        return self._simulation.get()
+
+    def _set_own(self, state: dict[str, np.ndarray]) -> None:
+        self._simulation.set(state)
 
 
 def _time_limit(env: Any) -> Any:

@@ -1,8 +1,8 @@
 """HumanoidBench, from a checkout that the user points to: it is on no package index.
 
-The checkout is imported as it is. Two things are put in its way, or it would need old or large packages: a
-stand-in for the module that loads its hierarchical policies with torch, which the plain tasks never use,
-and the removal of array names that newer MuJoCo versions no longer have from its table of them.
+The checkout is imported unchanged, with two adjustments without which it would need old or large packages: a stand-in
+for the module that loads its hierarchical policies with torch, which the plain tasks never use, and the removal of
+array names that newer MuJoCo versions no longer have from its table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,7 @@ import numpy as np
 from warpsac.config.provenance import git_state
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.host import mujoco_state
-from warpsac.envs.host.gym import describe
-from warpsac.envs.host.mujoco_task import MujocoTask
+from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.errors import UserError
 
@@ -38,7 +36,7 @@ PLAIN_TASKS = ("basic_locomotion_envs", "reach", "maze", "balance", "pole")
 
 
 def missing(config: EnvConfig) -> str | None:
-    """What is needed beside the packages: a checkout."""
+    """What is needed besides the packages: a checkout."""
     if not _given(config):
         return f"set {CHECKOUT_VARIABLE} (docs/simulators.md)"
     try:
@@ -52,11 +50,11 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
     checkout = find_checkout(config)
     build = partial(build_single, name, str(checkout), config.episode_limit)
     first = build()
-    spec = describe(name, first, num_envs, config, has_success=False, family="humanoidbench",
-                    packages=["mujoco", "dm_control", "gymnasium"])  # fmt: skip
-    spec.versions.update(_checkout_version(checkout))
+    packages = ["mujoco", "dm_control", "gymnasium"]
     plain = type(first.unwrapped.task).__module__.rpartition(".")[2] in PLAIN_TASKS
-    return InProcessEnvs(replace(spec, restorable=plain), build, config.max_faults, first)
+    made = in_process(name, first, build, num_envs, config, "humanoidbench", packages, restorable=plain)
+    made.spec.versions.update(_checkout_version(checkout))
+    return made
 
 
 def build_single(name: str, checkout: str, episode_limit: int | None = None) -> Any:
@@ -64,7 +62,7 @@ def build_single(name: str, checkout: str, episode_limit: int | None = None) -> 
     if name not in gymnasium.registry:
         raise UserError(f"{name}: the checkout {checkout} has no such task")
     with own_global_random(np.random.RandomState(0)), contextlib.redirect_stdout(io.StringIO()):
-        # Without a render mode it opens no window of its own.
+        # Without a render mode it opens no window.
         env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, render_mode=None)
     return HumanoidTask(env)
 
@@ -110,7 +108,7 @@ def import_checkout(checkout: Path) -> None:
         drop_unknown_arrays(sizes.array_sizes)
     except BaseException:
         for name in [name for name in sys.modules if name.split(".")[0] == PACKAGE and name not in before]:
-            del sys.modules[name]  # half a package would look like a whole one at the next attempt
+            del sys.modules[name]  # half a package would look complete at the next attempt
         raise
 
 
@@ -119,7 +117,7 @@ def _policies_stand_in() -> types.ModuleType:
 
     class NotLoaded:
         def __init__(self, *arguments: Any, **settings: Any):
-            raise NotImplementedError("hierarchical policies of HumanoidBench are not loaded here")
+            raise NotImplementedError("hierarchical policies of HumanoidBench are not supported")
 
     vars(module).update(TorchModel=NotLoaded, TorchPolicy=NotLoaded)
     return module
@@ -143,7 +141,7 @@ def _checkout_version(checkout: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def own_global_random(own: np.random.RandomState) -> Iterator[None]:
-    """Some tasks draw from NumPy's global generator: meanwhile it is `own`, and afterwards as before."""
+    """Some tasks draw from NumPy's global generator: make it `own` for a while, then as before."""
     before = np.random.get_state()  # noqa: NPY002  (the global generator is what they draw from)
     np.random.set_state(own.get_state())  # noqa: NPY002
     try:
@@ -154,7 +152,7 @@ def own_global_random(own: np.random.RandomState) -> Iterator[None]:
 
 
 class HumanoidTask(MujocoTask):
-    """One environment with random numbers of its own."""
+    """One environment with its own random numbers."""
 
     def __init__(self, env: Any):
         base: Any = env.unwrapped

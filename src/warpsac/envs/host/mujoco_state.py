@@ -1,8 +1,8 @@
-"""The state of a MuJoCo simulation as plain arrays: taken between two steps, put back to go on exactly.
+"""The state of a MuJoCo simulation as plain arrays: saved between two steps, restored to continue exactly.
 
-The physics state alone is not enough. Rewards and observations read derived quantities (body positions,
-contact forces) that a step leaves behind; tasks move targets by writing to the model itself; and they
-remember numbers of their own. `Simulation` keeps all three.
+The physics state alone is not enough. Rewards and observations read derived quantities (body positions, contact
+forces) that a step leaves behind; tasks move targets by writing to the model itself; and they remember numbers.
+`Simulation` keeps all three.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 
 State = dict[str, np.ndarray]
 
-# What a model is drawn with, large and never changed by a task.
+# Arrays for drawing only: large, and never changed by a task.
 _LOOKS = ("mesh_", "tex_", "skin_", "bvh_", "oct_", "names", "paths", "text_")
 
-# Working memory of MuJoCo before 3.5, never read before it is written and until then whatever lay there before.
+# Working memory of MuJoCo before 3.5: uninitialised until written, and never read before.
 _SCRATCH = ("iM", "iLD")
 
 
 def nested(prefix: str, state: State) -> State:
-    """The state under names that begin with `prefix/`."""
+    """The state under names that start with `prefix/`."""
     return {f"{prefix}/{name}": value for name, value in state.items()}
 
 
@@ -35,7 +35,7 @@ def part(prefix: str, state: State) -> State:
 
 
 def get_physics(model: Any, data: Any) -> State:
-    """All that a step reads and leaves behind, except for what follows from it."""
+    """All that a step reads and leaves behind, except what can be computed from it."""
     import mujoco
 
     kind = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -57,7 +57,7 @@ def set_physics(model: Any, data: Any, state: State) -> None:
 
 
 def _fixed_arrays(model: Any) -> list[str]:
-    """Names of MjData's float arrays whose size the model alone decides: those that are there before any step
+    """Names of MjData's float arrays whose size depends on the model alone: those that exist before any step
     (contacts, constraints and islands come and go)."""
     import mujoco
 
@@ -67,33 +67,12 @@ def _fixed_arrays(model: Any) -> list[str]:
             and value.dtype == np.float64 and value.ndim >= 1 and value.size > 0]  # fmt: skip
 
 
-class ModelChanges:
-    """What a task has written to its model (targets, sizes, heights) since it was built."""
-
-    def __init__(self, model: Any):
-        self._model = model
-        self._built = {name: value.copy() for name, value in self._arrays().items()}
-
-    def get(self) -> State:
-        """The arrays that are no longer as built."""
-        arrays = self._arrays().items()
-        return {name: value.copy() for name, value in arrays if not np.array_equal(value, self._built[name])}
-
-    def set(self, changed: State) -> None:
-        for name, value in self._arrays().items():
-            value[...] = changed.get(name, self._built[name])
-
-    def _arrays(self) -> State:
-        found = {
-            name: getattr(self._model, name, None)
-            for name in dir(self._model)
-            if not name.startswith("_") and not name.startswith(_LOOKS)
-        }
-        return {
-            name: value
-            for name, value in found.items()
-            if isinstance(value, np.ndarray) and value.flags.writeable and value.size > 0 and value.dtype.kind in "biuf"
-        }
+def _model_arrays(model: Any) -> State:
+    """The arrays of a model that a task may write to (targets, sizes, heights)."""
+    names = [name for name in dir(model) if not name.startswith(("_", *_LOOKS))]
+    found = {name: getattr(model, name, None) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)
+            and value.flags.writeable and value.size > 0 and value.dtype.kind in "biuf"}  # fmt: skip
 
 
 def get_numbers(owner: Any) -> State:
@@ -105,7 +84,7 @@ def set_numbers(owner: Any, state: State) -> None:
     for name, value in state.items():
         present = getattr(owner, name, None)
         if isinstance(present, np.ndarray) and present.shape == value.shape and present.flags.writeable:
-            present[...] = value  # others may look at the same memory
+            present[...] = value  # other objects may hold the same memory
         else:
             setattr(owner, name, value.copy() if value.ndim else value.item())
 
@@ -117,21 +96,25 @@ def _is_numeric(value: Any) -> bool:
 
 
 class Simulation:
-    """A simulation with everything that an episode may change: physics, model, and what its tasks remember."""
+    """A simulation with everything that an episode may change: physics, model, and what its task remembers."""
 
     def __init__(self, model: Any, data: Any, owners: Mapping[str, Any]):
         """`owners`: objects whose numbers belong to the episode, by a name for each."""
         self._model, self._data, self._owners = model, data, dict(owners)
-        self._changes = ModelChanges(model)
+        self._built = {name: value.copy() for name, value in _model_arrays(model).items()}
 
     def get(self) -> State:
-        state = nested("physics", get_physics(self._model, self._data)) | nested("model", self._changes.get())
+        arrays = _model_arrays(self._model).items()
+        changed = {name: value.copy() for name, value in arrays if not np.array_equal(value, self._built[name])}
+        state = nested("physics", get_physics(self._model, self._data)) | nested("model", changed)
         for name, owner in self._owners.items():
             state |= nested(name, get_numbers(owner))
         return state
 
     def set(self, state: State) -> None:
-        self._changes.set(part("model", state))
+        changed = part("model", state)
+        for name, value in _model_arrays(self._model).items():
+            value[...] = changed.get(name, self._built[name])
         set_physics(self._model, self._data, part("physics", state))
         for name, owner in self._owners.items():
             set_numbers(owner, part(name, state))
@@ -155,7 +138,7 @@ def legacy_random(packed: np.ndarray) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without what a simulator's own models are warned of, in Python and by MuJoCo, which would leave a log file."""
+    """Suppress warnings about a simulator's own models, in Python and by MuJoCo, which would write a log file."""
     import mujoco
 
     before = mujoco.get_mju_user_warning()

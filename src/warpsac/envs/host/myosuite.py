@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,28 +10,16 @@ import gymnasium
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.host.gym import describe, find_success_key, succeeded
+from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.mujoco_state import quiet
-from warpsac.envs.host.mujoco_task import MujocoTask
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.errors import UserError
 
 SUCCESS_KEY = "solved"
 # Modules of tasks that remember nothing but numbers.
-PLAIN_TASKS = (
-    "arm.reach",
-    "arm.pose",
-    "arm.key_turn",
-    "hand.obj_hold",
-    "hand.pen",
-    "leg.reach",
-    "leg.walk",
-    "torso.pose",
-)
-# MyoSuite spells it so: the camera that looks into the palm.
-CAMERAS = ("plam_lookat", "side_view")
-
-
+PLAIN_TASKS = ("arm.reach", "arm.pose", "arm.key_turn", "hand.obj_hold", "hand.pen",
+               "leg.reach", "leg.walk", "torso.pose")  # fmt: skip
+CAMERAS = ("plam_lookat", "side_view")  # MyoSuite's own spelling of the one that looks into the palm
 # The benchmark's tasks by MyoSuite's ids.
 BENCHMARK = {
     "myo-reach": "myoHandReachFixed-v0",
@@ -46,24 +33,17 @@ BENCHMARK = {
     "myo-pen-twirl": "myoHandPenTwirlFixed-v0",
     "myo-pen-twirl-hard": "myoHandPenTwirlRandom-v0",
 }
-# Where MyoSuite has changed since the benchmark was published: in 3.0 the hand may stray further from its
-# target before an episode ends.
+# Where MyoSuite changed after the benchmark was published: in 3.0 the hand may be further from its target before an
+# episode ends.
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"myo-reach-hard": {"far_th": 0.034}}
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
     build = partial(build_single, name, config.episode_limit)
     first = build()
-    success_key = find_success_key(first, [SUCCESS_KEY])
     packages = ["myosuite", "myo-sim", "mujoco", "gymnasium"]
-    spec = describe(name, first, num_envs, config, success_key is not None, "myosuite", packages, _terms(first))
-    return InProcessEnvs(
-        replace(spec, restorable=_remembers_in_numbers(first)),
-        build,
-        config.max_faults,
-        first,
-        success_of=partial(succeeded, success_key) if success_key else None,
-    )
+    restorable = _remembers_in_numbers(first)
+    return in_process(name, first, build, num_envs, config, "myosuite", packages, [SUCCESS_KEY], _terms, restorable)
 
 
 def build_single(name: str, episode_limit: int | None = None) -> Any:
@@ -78,19 +58,17 @@ def build_single(name: str, episode_limit: int | None = None) -> Any:
 
 
 def _terms(env: Any) -> list[tuple[str, int]]:
-    """The parts of an observation, of an environment that has been reset."""
+    """The parts of the observation of an environment that has been reset."""
     base = env.unwrapped
     try:
         parts = base.get_obs_dict(base._accessor)
         return [(key, int(np.size(parts[key]))) for key in base.obs_keys]
-    except Exception:  # tasks beside the benchmark differ, and do without names
+    except Exception:  # tasks outside the benchmark differ, and do without names
         return []
 
 
 def _remembers_in_numbers(env: Any) -> bool:
-    """Whether physics, model and numbers are all that the task remembers of an episode.
-
-    Other tasks keep opponents, recordings or tired muscles in objects of their own.
-    """
+    """Whether physics, model and numbers are all that the task remembers of an episode: others keep opponents,
+    recordings or tired muscles in objects."""
     module = type(env.unwrapped).__module__.removeprefix("myosuite.envs.myo.tasks.basic.")
     return module in PLAIN_TASKS and not re.match("myo(Fati|Sarc|Reaf)", env.spec.id)

@@ -1,4 +1,4 @@
-"""Where the environments of a run are stepped: in this process, or in worker processes where that is quicker.
+"""Where the environments of a run are stepped: in this process, or in worker processes where that is faster.
 
 The numbers are the same either way, so the choice may depend on the machine and on measured time.
 """
@@ -21,27 +21,25 @@ from warpsac.envs.host.workers import WorkerEnvs, WorkerLost, WorkerRefused
 from warpsac.errors import UserError
 
 MEASURED = 20  # steps, and messages
-# Seconds that a vector step costs beyond the simulator's own, on a machine that is neither quick nor slow: for
-# waking processes up, and for each of them. A first guess that spares starting them; then it is measured.
+# Seconds that a vector step costs beyond the simulator's own, on an average machine: for waking processes up, and for
+# each of them. A first estimate that avoids starting them in vain; then it is measured.
 WAKE_SECONDS, WORKER_SECONDS = 100e-6, 20e-6
 WORTH = 1.5  # how many times that must be saved
 
 
 def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
-    """`sets` sets of environments like the first, none of them made yet, wherever they are stepped best."""
+    """`sets` sets of environments like the first, none of them made yet, stepped wherever that is fastest."""
     recipe, task = first.recipe, first.spec.task
-    if config.workers == "auto":
-        try:
+    try:
+        if config.workers == "auto":
             made, why = _automatic(recipe, sets, config.worker_timeout)
-        except (WorkerLost, WorkerRefused) as error:
-            made, why = [], f"{task} cannot be made in a worker process: {error}"
-    else:
-        try:
-            made = _in_workers(recipe, sets, min(config.workers, recipe.spec.num_envs), config.worker_timeout)
-        except (WorkerLost, WorkerRefused) as error:
-            way_out = "--env.workers 0 steps it in this one"
-            raise UserError(f"{task} cannot be made in a worker process: {error}; {way_out}") from None
-        why = f"env.workers = {config.workers}"
+        else:
+            workers, why = min(config.workers, recipe.spec.num_envs), f"env.workers = {config.workers}"
+            made = _in_workers(recipe, sets, workers, config.worker_timeout)
+    except (WorkerLost, WorkerRefused) as error:
+        made, why = [], f"{task} cannot be made in a worker process: {error}"
+        if config.workers != "auto":
+            raise UserError(f"{why}; use --env.workers 0 to step it in this process") from None
     if made:
         first.close()
         count = sum(one.workers for one in made)
@@ -53,10 +51,10 @@ def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
 
 
 def choose(step_seconds: float, num_envs: int, sets: int, cores: int, wake_seconds: float | None = None) -> int:
-    """Worker processes for each set; 0: the environments are better stepped in this process.
+    """Worker processes for each set; 0: stepping in this process is faster.
 
     One core is left to the learner. With n environments in all and w processes, a vector step takes
-    ceil(n / w) steps instead of n, and the time to wake the processes up.
+    ceil(n / w) steps instead of n, plus the time to wake the processes up.
     """
     total = num_envs * sets
     busy = min(cores - 1, total)
@@ -70,7 +68,7 @@ def choose(step_seconds: float, num_envs: int, sets: int, cores: int, wake_secon
 
 
 def _automatic(recipe: Recipe, sets: int, timeout: float) -> tuple[list[WorkerEnvs], str]:
-    """The sets in worker processes, none if they are better stepped in this one; and why, if there was a choice."""
+    """The sets in worker processes, none if this process is faster; and why, if there was a choice."""
     num_envs, cores = recipe.spec.num_envs, _cores()
     if num_envs * sets == 1:
         return [], ""
@@ -87,7 +85,7 @@ def _automatic(recipe: Recipe, sets: int, timeout: float) -> tuple[list[WorkerEn
 
 
 def step_cost(recipe: Recipe) -> float:
-    """Seconds of one step of one environment, made for this and closed again: no episode is disturbed."""
+    """Seconds of one step, on an environment made for this and closed again: no episode is disturbed."""
     env = recipe.build()
     random = np.random.default_rng(0)
     actions = recipe.spec.rescale(random.uniform(-1, 1, (MEASURED, recipe.spec.action_dim)))
@@ -95,7 +93,7 @@ def step_cost(recipe: Recipe) -> float:
         try:
             return statistics.median(_times(env, actions))
         except Exception:
-            return 0.0  # a faulty one shows itself when it is used
+            return 0.0  # a faulty environment is noticed when it is used
 
 
 def wake_cost(made: Sequence[WorkerEnvs]) -> float:
@@ -104,9 +102,9 @@ def wake_cost(made: Sequence[WorkerEnvs]) -> float:
     def once() -> float:
         started = time.perf_counter()
         for one in made:
-            one.send_nothing()
+            one.post("nothing")
         for one in made:
-            one.recv_nothing()
+            one.wait()
         return time.perf_counter() - started
 
     return statistics.median(once() for _ in range(MEASURED))
@@ -128,13 +126,13 @@ def _cores() -> int:
 
 
 def _in_workers(recipe: Recipe, sets: int, workers: int, timeout: float) -> list[WorkerEnvs]:
-    """All sets are started before the first is waited for; none at all for no workers."""
+    """All sets are started before the first is waited for; none if `workers` is 0."""
     made: list[WorkerEnvs] = []
     try:
         for _ in range(sets if workers else 0):
             made.append(WorkerEnvs(recipe, workers, timeout))
         for one in made:
-            one.wait_until_made()
+            one.wait()
     except BaseException:
         for one in made:
             one.close()

@@ -1,10 +1,9 @@
 """N single environments stepped in one process: automatic reset, action scaling, fault handling.
 
-Every host family makes gymnasium-style single environments; this is the one place that turns them into the
-vector contract, in this process or, slice by slice, in worker processes. A faulty step (an exception, or a NaN
-or infinity in observation or reward) never leaves here: the environment is started anew and the same action is
-taken from its first observation, so that what replay receives is a true transition; the caller learns of it by
-`restart`.
+Every host family makes gymnasium-style single environments; this is the one place that turns them into the vector
+contract, in this process or, slice by slice, in worker processes. A faulty step (an exception, or a NaN or infinity
+in observation or reward) never leaves here: the environment is built again and the same action is taken from its first
+observation, so that replay receives a true transition; `restart` reports it to the caller.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SceneOf = Callable[[SingleEnv], Scene | None]
 
 
 def reset_seed(seed: int, env: int, attempt: int = 0) -> int:
-    """A seed of its own for each environment and each time it had to be started anew."""
+    """A separate seed for each environment and each time it had to be built again."""
     return int(np.random.SeedSequence([seed, env, attempt]).generate_state(1)[0])
 
 
@@ -50,40 +49,31 @@ class Recipe:
 
     def slice(self, start: int, stop: int) -> InProcessEnvs:
         """Environments `start` to `stop - 1` of the set, numbered and seeded as in the whole of it."""
-        spec = replace(self.spec, num_envs=stop - start)
-        return InProcessEnvs(spec, self.build, self.max_faults, success_of=self.success_of, offset=start)
+        return InProcessEnvs(replace(self, spec=replace(self.spec, num_envs=stop - start)), offset=start)
 
 
 class InProcessEnvs:
-    """The vector contract over single environments; `build` makes one, also after it has failed.
+    """The vector contract over single environments; the recipe's `build` makes one, also after it has failed.
 
-    None is built before `make` or the first `reset`: a set that moves to worker processes never is. The
-    environments may be a slice of a larger set: `offset` is the number of the first.
+    None is built before `make` or the first `reset`: a set that moves to worker processes never is. The environments
+    may be a slice of a larger set: `offset` is the number of the first.
     """
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        build: Callable[[], SingleEnv],
-        max_faults: int,
-        first: SingleEnv | None = None,
-        success_of: SuccessOf | None = None,
-        scene_of: SceneOf = drawing.scene_of,
-        offset: int = 0,
+        self, recipe: Recipe, first: SingleEnv | None = None, scene_of: SceneOf = drawing.scene_of, offset: int = 0
     ):
-        self.spec = spec
-        self.recipe = Recipe(spec, build, max_faults, success_of)
+        self.recipe, self.spec = recipe, recipe.spec
         self._envs: list[SingleEnv] = [] if first is None else [first]
         self._scene_of = scene_of
         self._offset = offset
         self._seed = 0
-        self.attempts = np.zeros(spec.num_envs, np.int64)  # environments built anew, for fresh seeds
-        self._in_a_row = np.zeros(spec.num_envs, np.int64)  # faults since the last good step
+        self.attempts = np.zeros(self.spec.num_envs, np.int64)  # times each was built again, for fresh seeds
+        self._in_a_row = np.zeros(self.spec.num_envs, np.int64)  # faults since the last good step
         self._faults = 0
         self._action: np.ndarray | None = None
 
     def make(self) -> None:
-        """Build the environments that are not there yet; what `build` raises is raised."""
+        """Build the environments that do not exist yet; what `build` raises is raised."""
         while len(self._envs) < self.spec.num_envs:
             self._envs.append(self.recipe.build())
 
@@ -95,11 +85,11 @@ class InProcessEnvs:
         seeds = (reset_seed(seed, self._offset + i) for i in range(self.spec.num_envs))
         return np.stack([self._first_observation(i, own) for i, own in enumerate(seeds)])
 
-    def start_anew(self, seed: int) -> np.ndarray:
-        """Begin other episodes than `reset` did with that seed, after the process that ran those was lost."""
+    def restart(self, seed: int) -> np.ndarray:
+        """Start other episodes than `reset` did with that seed, after the process that ran those was lost."""
         self._seed = seed
         self._envs += [None] * (self.spec.num_envs - len(self._envs))
-        return np.stack([self._start_anew(i) for i in range(self.spec.num_envs)])
+        return np.stack([self._rebuild(i) for i in range(self.spec.num_envs)])
 
     def send(self, action: np.ndarray) -> None:
         self._action = np.asarray(action)
@@ -120,7 +110,7 @@ class InProcessEnvs:
                 except Exception as error:
                     self._note_fault(i, error)
                     restart_mask[i] = True
-                    restart_obs[i] = self._start_anew(i)
+                    restart_obs[i] = self._rebuild(i)
             if terminated[i] or truncated[i]:
                 final_obs[i] = obs[i]
                 obs[i] = self._first_observation(i)
@@ -188,14 +178,14 @@ class InProcessEnvs:
             raise too_many_faults(self.recipe, f"environment {self._offset + i}", in_a_line(error)) from error
 
     def _first_observation(self, i: int, seed: int | None = None) -> np.ndarray:
-        """Begin an episode of environment i; without a seed its own random numbers go on."""
+        """Start an episode of environment i; without a seed its random numbers continue."""
         try:
             return self._observation(self._envs[i].reset(seed=seed)[0])
         except Exception as error:
             self._note_fault(i, error)
-            return self._start_anew(i)
+            return self._rebuild(i)
 
-    def _start_anew(self, i: int) -> np.ndarray:
+    def _rebuild(self, i: int) -> np.ndarray:
         """Build environment i again after a fault; a fault of the new one counts as another."""
         while True:
             with contextlib.suppress(Exception):  # a broken one may fail to close: it is dropped anyway
@@ -212,8 +202,8 @@ class InProcessEnvs:
 class SeedEnvs:
     """The environments of all seeds, [S, N, ...]: one independent set for each seed.
 
-    `stack` joins the arrays of the sets and `split` takes the actions apart: NumPy's way, or another where they are
-    on a device.
+    `stack` joins the arrays of the sets and `split` takes the actions apart: NumPy's functions, or others where the
+    arrays are on a device.
     """
 
     def __init__(
@@ -227,11 +217,11 @@ class SeedEnvs:
         self.stack, self._split = stack, split
         self.spec: EnvSpec = self.sets[0].spec
         self.where = where
-        """Where they are stepped, and why there, in words."""
+        """Where they are stepped and why, as text."""
         self._names = [""] * len(self.sets)
 
     def name(self, seeds: Sequence[int]) -> None:
-        """Let events tell whose they are, if there are several."""
+        """Name the seed in events, if there are several."""
         self._names = [f"seed {seed}: " if len(seeds) > 1 else "" for seed in seeds]
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:

@@ -1,9 +1,9 @@
 """A set of environments in worker processes, behind the same contract and with the same numbers.
 
-Each process steps a slice of the set (see `worker_process`). One that dies, or does not answer in time, is
-killed and replaced: its environments begin new episodes, and the step in progress is taken from their first
-observations with the same actions, as after any other fault. Processes come from a fork server, which knows
-nothing of JAX: a process with JAX's threads must not fork, and a new worker is there within milliseconds.
+Each process steps a slice of the set (see `worker_process`). One that dies, or does not answer in time, is killed and
+replaced: its environments start new episodes, and the step in progress is taken from their first observations with
+the same actions, as after any other fault. Processes come from a fork server that never imports JAX: a process with
+JAX's threads must not fork, and this way a new worker starts within milliseconds.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs.contract import HostStep, SimulatorFailed
+from warpsac.envs.contract import HostEnv, HostStep, SimulatorFailed
 from warpsac.envs.host.vector import Recipe, too_many_faults
-from warpsac.envs.host.worker_process import Answer, Block, serve
+from warpsac.envs.host.worker_process import Answer, row_type, serve, shared_rows
 from warpsac.errors import in_a_line
 from warpsac.types import Restart, StepResult
 
-# Simulators are stepped side by side: threads of their own would only be in each other's way.
-THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of NumPy's linear algebra
+# Simulators are stepped side by side: threads of NumPy's linear algebra would only get in each other's way.
+THREAD_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 ONE_THREAD = dict.fromkeys(THREAD_COUNTS, "1")
 LEAVE_SECONDS = 5.0  # for a process to close its environments and end by itself
 
 
 class WorkerLost(Exception):
-    """A worker process died, hung or could not be started: what happened, in words."""
+    """A worker process died, hung or could not be started; the message says what happened."""
 
 
 class WorkerRefused(Exception):
-    """A worker process answered a command with an exception, here as one line."""
+    """A worker process answered a command with an exception, given here as one line."""
 
 
-class WorkerEnvs:
-    """The vector contract over `workers` processes; a `HostEnv`."""
+class WorkerEnvs(HostEnv):
+    """The vector contract over `workers` processes."""
 
     def __init__(self, recipe: Recipe, workers: int, timeout: float):
         self.spec = recipe.spec
@@ -56,66 +56,53 @@ class WorkerEnvs:
         self._timeout = timeout
         self._seed = 0
         self._events: list[str] = []  # losses not yet reported by `recv`
-        context = multiprocessing.get_context("forkserver")
-        block = Block.allocate(recipe.spec, context)
-        self._rows = block.rows()
-        payload = _pickled(recipe)
-        bounds = [i * recipe.spec.num_envs // workers for i in range(workers + 1)]
         self._workers: list[Worker] = []
+        try:
+            payload = pickle.dumps(recipe)
+        except Exception as error:  # it contains a function or class without an importable name
+            raise WorkerRefused(in_a_line(error)) from error
+        context = multiprocessing.get_context("forkserver")
+        # A RawArray has no name that could be left behind: it is gone with the last process that holds it.
+        memory = context.RawArray("B", recipe.spec.num_envs * row_type(recipe.spec).itemsize)
+        self._rows = shared_rows(memory, recipe.spec)
         _OPEN.add(self)
-        try:
-            for start, stop in itertools.pairwise(bounds):
-                self._workers.append(Worker(context, payload, block, start, stop))
-                self._workers[-1].post("make")
-        except BaseException:
-            self.close()
-            raise
+        bounds = [i * recipe.spec.num_envs // workers for i in range(workers + 1)]
+        for start, stop in itertools.pairwise(bounds):
+            self._workers.append(Worker(context, payload, memory, start, stop))
+        self.post("make")
 
-    def wait_until_made(self) -> None:
-        """Raises WorkerLost or WorkerRefused where the environments cannot be made in a worker process."""
-        try:
-            for worker in self._workers:
-                worker.answer(self._timeout * worker.num_envs)
-        except BaseException:
-            self.close()
-            raise
+    def post(self, method: str) -> None:
+        """Send a command to all processes."""
+        for worker in self._workers:
+            worker.post(method)
+
+    def wait(self) -> None:
+        """Until all have answered; raises WorkerLost or WorkerRefused, for instance if they cannot be made there."""
+        for worker in self._workers:
+            worker.answer(self._timeout * worker.num_envs)
 
     def reset(self, seed: int) -> np.ndarray:
         self._seed = seed
         for worker in self._workers:
-            worker.revive()
+            worker.ensure_running()
             worker.post("reset", seed)
         for worker in self._workers:
-            self._answer(worker, self._timeout * worker.num_envs, "start_anew")
-        return self._rows.obs.copy()
+            self._answer(worker, self._timeout * worker.num_envs, "restart")
+        return self._rows["obs"].copy()
 
     def send(self, action: np.ndarray) -> None:
-        self._rows.action[:] = action
-        for worker in self._workers:
-            worker.post("step")
+        self._rows["action"] = action
+        self.post("step")
 
     def recv(self) -> HostStep:
-        faults = sum(self._answer(worker, self._timeout, "step_anew") for worker in self._workers)
+        faults = sum(self._answer(worker, self._timeout, "restart_and_step") for worker in self._workers)
         events, self._events = tuple(self._events), []
         rows = self._rows
-        result = StepResult(
-            rows.obs.copy(),
-            rows.reward.copy(),
-            rows.terminated.copy(),
-            rows.truncated.copy(),
-            rows.final_obs.copy(),
-            rows.success.copy() if self.spec.has_success else None,
-        )
-        restart = Restart(rows.restart.copy(), rows.restart_obs.copy()) if rows.restart.any() else None
+        names = ("obs", "reward", "terminated", "truncated", "final_obs")
+        success = rows["success"].copy() if self.spec.has_success else None
+        result = StepResult(**{name: rows[name].copy() for name in names}, success=success)
+        restart = Restart(rows["restart"].copy(), rows["restart_obs"].copy()) if rows["restart"].any() else None
         return HostStep(result, restart, faults + len(events), events)
-
-    def send_nothing(self) -> None:
-        for worker in self._workers:
-            worker.post("nothing")
-
-    def recv_nothing(self) -> None:
-        for worker in self._workers:
-            worker.answer(self._timeout)
 
     def get_state(self) -> dict[str, np.ndarray] | None:
         if not self.spec.restorable:
@@ -131,7 +118,7 @@ class WorkerEnvs:
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self._seed = int(state["seed"])
         for worker in self._workers:
-            worker.revive()
+            worker.ensure_running()
         for answer in self._ask([("set_state", worker.part_of(state)) for worker in self._workers], per_env=True):
             if isinstance(answer, Exception):
                 raise answer
@@ -143,20 +130,20 @@ class WorkerEnvs:
     def close(self) -> None:
         """End all processes; may be called again."""
         for worker in self._workers:
-            worker.dismiss()
+            worker.hang_up()
         deadline = time.monotonic() + LEAVE_SECONDS
         for worker in self._workers:
-            worker.bury(0.0 if worker.busy else max(0.0, deadline - time.monotonic()))
+            worker.end(0.0 if worker.busy else max(0.0, deadline - time.monotonic()))
         _OPEN.discard(self)
 
     def __del__(self) -> None:
-        try:  # noqa: SIM105 (at the end of the interpreter contextlib may be gone)
+        try:  # noqa: SIM105 (when the interpreter ends contextlib may be gone)
             self.close()
         except Exception:
             pass
 
     def _ask(self, commands: list[tuple[Any, ...]], per_env: bool) -> list[Any]:
-        """The answer of every worker to its command, or the exception that came instead."""
+        """Each worker's answer to its command, or the exception that came instead."""
         for worker, (method, *arguments) in zip(self._workers, commands, strict=True):
             worker.post(method, *arguments)
         answers: list[Any] = []
@@ -168,7 +155,7 @@ class WorkerEnvs:
         return answers
 
     def _answer(self, worker: Worker, seconds: float, otherwise: str) -> Any:
-        """The worker's answer; where it was lost, that of its replacement to the command `otherwise`."""
+        """The worker's answer; if it was lost, its replacement's answer to the command `otherwise`."""
         while True:
             try:
                 answer = worker.answer(seconds)
@@ -176,10 +163,10 @@ class WorkerEnvs:
                 return answer
             except (WorkerLost, WorkerRefused) as error:
                 worker.losses += 1
-                self._events.append(f"{worker.name}: {error}; another begins new episodes")
+                self._events.append(f"{worker.name}: {error}; a new one starts new episodes")
                 if worker.losses >= self._recipe.max_faults:
                     raise too_many_faults(self._recipe, worker.name, str(error)) from error
-                worker.begin()
+                worker.launch()
                 worker.post(otherwise, self._seed)
                 seconds = self._timeout * (worker.num_envs + 1)
 
@@ -187,25 +174,25 @@ class WorkerEnvs:
 class Worker:
     """This side of one worker process, and of those that replace it."""
 
-    def __init__(self, context: Any, recipe: bytes, block: Block, start: int, stop: int):
+    def __init__(self, context: Any, recipe: bytes, memory: Any, start: int, stop: int):
         self._context = context
-        self._arguments = (recipe, block, start, stop)
+        self._arguments = (recipe, memory, start, stop)
         self.start, self.num_envs = start, stop - start
         self.losses = 0  # in a row
         self._number = self._answered = 0  # of the last command, and of the last answer
         self._process: Any = None
         self._connection: Connection | None = None
         self._lost = ""  # why there is no process
-        self.begin()
+        self.launch()
 
     @property
     def name(self) -> str:
         last = self.start + self.num_envs - 1
         return f"environment {last}" if self.num_envs == 1 else f"environments {self.start} to {last}"
 
-    def begin(self) -> None:
-        """Start a process; one that cannot be started is lost, which `answer` tells."""
-        self.bury()
+    def launch(self) -> None:
+        """Start a process; if that fails it counts as lost, which `answer` reports."""
+        self.end()
         ours, theirs = self._context.Pipe()
         self._process = self._context.Process(target=serve, args=(theirs, *self._arguments))
         try:
@@ -219,11 +206,11 @@ class Worker:
         self._ready = select.poll()
         self._ready.register(ours.fileno(), select.POLLIN)
 
-    def revive(self) -> None:
-        """Forget earlier losses; where there is no process any more, start one."""
+    def ensure_running(self) -> None:
+        """Forget earlier losses; start a process if there is none."""
         self.losses = 0
         if self._connection is None or not self._process.is_alive():
-            self.begin()
+            self.launch()
 
     @property
     def busy(self) -> bool:
@@ -231,7 +218,7 @@ class Worker:
         return self._answered != self._number
 
     def post(self, method: str, *arguments: Any) -> None:
-        """Give a command; whether it arrived shows in `answer`."""
+        """Send a command; `answer` shows whether it arrived."""
         self._number += 1
         if self._connection is not None:
             with contextlib.suppress(OSError):
@@ -258,20 +245,20 @@ class Worker:
         return answer.value
 
     def part_of(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What concerns these environments of the state of a set."""
+        """The part of a set's state that concerns these environments."""
         envs = range(self.start, self.start + self.num_envs)
         part = {key: value for key, value in state.items() if key.partition("/")[0] in {str(i) for i in envs}}
         return part | {"seed": state["seed"], "attempts": state["attempts"][envs.start : envs.stop]}
 
-    def dismiss(self) -> None:
+    def hang_up(self) -> None:
         """Close the pipe: an idle process ends by itself."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self._lost = None, "the worker process was ended"
 
-    def bury(self, seconds: float = 0.0) -> int | None:
+    def end(self, seconds: float = 0.0) -> int | None:
         """Wait for the process to end and kill it otherwise; returns its exit code."""
-        self.dismiss()
+        self.hang_up()
         process, self._process = self._process, None
         if process is None:
             return None
@@ -285,8 +272,8 @@ class Worker:
         return code
 
     def _lose(self, reason: str | None) -> WorkerLost:
-        """End the process; without a reason it has ended by itself, and its exit code is one."""
-        code = self.bury(0.0 if reason else LEAVE_SECONDS)
+        """End the process; without a reason it has ended by itself, and its exit code is the reason."""
+        code = self.end(0.0 if reason else LEAVE_SECONDS)
         self._lost = reason or f"the worker process died ({_cause(code)})"
         return WorkerLost(self._lost)
 
@@ -298,18 +285,11 @@ def _cause(exit_code: int | None) -> str:
     return names.get(-exit_code, f"signal {-exit_code}")
 
 
-def _pickled(recipe: Recipe) -> bytes:
-    try:
-        return pickle.dumps(recipe)
-    except Exception as error:  # a function or class without an importable name is part of it
-        raise WorkerRefused(in_a_line(error)) from error
-
-
 @contextlib.contextmanager
 def _lean_start() -> Iterator[None]:
     """Start processes that do not import the main program, and whose libraries start no threads.
 
-    The main program is the user's: imported in a worker it would be run again, or import JAX.
+    The main program is the user's: imported in a worker it would run again, or import JAX.
     """
     main = sys.modules["__main__"]
     absent = {name: value for name, value in ONE_THREAD.items() if name not in os.environ}

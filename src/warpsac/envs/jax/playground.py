@@ -1,10 +1,10 @@
 """MuJoCo Playground: simulators written in JAX, compiled together with the learner.
 
-The simulator's own wrappers lose the last observation of an episode; here the step limit and the
-automatic reset are done outside of it, so it is kept. As in the stock wrapper an environment returns to
-its own first state (physics and observation; commands and other bookkeeping go on), or is reset anew with
-`env.full_reset`. An environment whose physics ran away (NaN, infinity) is put back in the same way; its
-step is marked and never learned from.
+The simulator's own wrappers lose the last observation of an episode; here the step limit and the automatic reset
+are applied outside of it, so it is kept. As in the stock wrapper an environment returns to its own first state
+(physics and observation; commands and other bookkeeping continue), or gets a fresh reset with `env.full_reset`. An
+environment whose physics diverged (NaN, infinity) is put back in the same way; its step is marked and never learned
+from.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import robots
+from warpsac.envs import mujoco_robots
 from warpsac.envs.contract import Command, EnvSpec, Scene
-from warpsac.envs.drawing import Picture
-from warpsac.envs.jax.choose import choose
-from warpsac.envs.jax.playground_tasks import choose_impl, load, randomizer
+from warpsac.envs.deploy_contract import Deployment
+from warpsac.envs.drawing import FirstEnvironment, Picture
+from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
-from warpsac.envs.robots import Deployment
+from warpsac.envs.jax.stepwise import choose
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult
 
@@ -42,8 +42,8 @@ class State(NamedTuple):
 class Physics(NamedTuple):
     """MuJoCo's state of an environment as the plain arrays that belong to it.
 
-    MuJoCo-Warp's also holds working memory that all environments share, such as the list of contacts: it
-    means nothing between two steps, and cannot be told apart by environment or by seed. It is left out.
+    MuJoCo-Warp's also holds working memory that all environments share, such as the list of contacts: it means
+    nothing between two steps and cannot be split by environment or by seed. It is left out.
     """
 
     structure: Any
@@ -51,8 +51,8 @@ class Physics(NamedTuple):
 
     @classmethod
     def of(cls, env: Any, single: Any, impl: str) -> Physics:
-        """`single` is one environment's state as traced. What stays the same size for two of them is shared; MJX
-        shares nothing, which need not be found out by tracing once more."""
+        """`single` is one environment's traced state. What stays the same size for two of them is shared; MJX shares
+        nothing, so it is not traced again."""
         leaves, structure = jax.tree.flatten(single)
         if impl != "warp":
             return cls(structure, {})
@@ -85,8 +85,8 @@ class PlaygroundEnvs:
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
         self._asymmetric = isinstance(observation, dict)
-        self._picture: Picture | None = None
-        self._drawn: Any = None
+        self._picture = Picture(self._env.mj_model, ["track"])
+        self._first_env = FirstEnvironment()
         self.spec = EnvSpec(
             task=task,
             family="playground",
@@ -97,7 +97,6 @@ class PlaygroundEnvs:
             action_high=(1.0,) * self._env.action_size,
             episode_limit=self._limit,
             control_hz=1.0 / (self._env.dt * self._repeat),
-            has_success=False,
             restorable=True,
             lockstep=True,
             versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
@@ -129,11 +128,11 @@ class PlaygroundEnvs:
         first, key = state.first, state.key
         if self._config.full_reset:
             key = jax.vmap(lambda k: jax.random.split(k)[0])(key)
-            anew = _strong(self._vectorized("reset")(key))
-            first = (anew.data, anew.obs)
-            simulator = simulator.replace(info=choose(over, anew.info, simulator.info))
+            fresh = _strong(self._vectorized("reset")(key))
+            first = (fresh.data, fresh.obs)
+            simulator = simulator.replace(info=choose(over, fresh.info, simulator.info))
         data, raw_obs = choose(over, first, (simulator.data, simulator.obs))
-        # Bookkeeping that a runaway step has spoiled would spoil every later episode as well.
+        # Bookkeeping spoiled by a faulty step would spoil every later episode as well.
         info = choose(faulty, state.simulator.info, simulator.info)
         simulator = simulator.replace(data=data, obs=raw_obs, info=info)
         result = StepResult(
@@ -146,37 +145,23 @@ class PlaygroundEnvs:
         )
         return State(simulator, jnp.where(over, 0, steps), state.first, key), result
 
-    def image(self, state: State, height: int = 480, width: int = 640) -> np.ndarray:
+    def image(self, state: State) -> np.ndarray:
         """What environment 0 looks like, [height, width, 3]."""
-        model, data = self.scene(state)
-        if self._picture is None:
-            self._picture = Picture(model, ["track"], height, width)
-        return self._picture.draw(data)
+        return self._picture.draw(self.scene(state).data)
 
     def scene(self, state: State) -> Scene:
-        """Environment 0 as plain MuJoCo data; the next call overwrites it."""
-        import mujoco
-
-        model, physics = self._env.mj_model, self._physics.unpack(state.simulator.data)
-        if self._drawn is None:
-            self._drawn = mujoco.MjData(model)
-        self._drawn.qpos[:], self._drawn.qvel[:] = np.asarray(physics.qpos[0]), np.asarray(physics.qvel[0])
-        if model.nmocap:
-            self._drawn.mocap_pos[:] = np.asarray(physics.mocap_pos[0])
-            self._drawn.mocap_quat[:] = np.asarray(physics.mocap_quat[0])
-        mujoco.mj_forward(model, self._drawn)
-        return Scene(model, self._drawn)
+        return self._first_env.scene(self._env.mj_model, self._physics.unpack(state.simulator.data))
 
     def command(self, state: State) -> Command | None:
-        """What a joystick task tells environment 0 to do; None for other tasks."""
+        """The command of environment 0 of a joystick task; None for other tasks."""
         value = state.simulator.info.get("command")
         if value is None or value.shape != (self.spec.num_envs, 3):
             return None
         return Command(np.asarray(value[0]), *_command_range(self._env._config))
 
     def steer(self, state: State, value: np.ndarray) -> State:
-        """Give all environments a command. A step computes its observation first and draws the task's own next
-        command after it, so given before every step this is what the policy is told and rewarded by."""
+        """Set the command of all environments. A step computes its observation first and then draws the task's own
+        next command, so set before every step this is what the policy observes and is rewarded by."""
         info = state.simulator.info
         command = jnp.broadcast_to(jnp.asarray(value, info["command"].dtype), info["command"].shape)
         return state._replace(simulator=state.simulator.replace(info=info | {"command": command}))
@@ -202,7 +187,7 @@ class PlaygroundEnvs:
         return lambda *arguments: jax.vmap(one, in_axes=(axes, *(0 for _ in arguments)))(models, *arguments)
 
     def _repeated(self, state: Any, action: Array) -> Any:
-        """One step of the contract: a few tasks make several of the simulator with one action."""
+        """One step of the contract: in a few tasks several of the simulator's, with one action."""
         state = self._env.step(state, action)
         for _ in range(self._repeat - 1):
             after = self._env.step(state, action)
@@ -220,7 +205,7 @@ class PlaygroundEnvs:
         if not self._asymmetric:
             return ObsViews(observation.shape[-1], observation.shape[-1])
         if not {"state", "privileged_state"} <= set(observation):
-            raise UserError(f"observation groups {sorted(observation)} are not known: expected state, privileged_state")
+            raise UserError(f"observation groups {sorted(observation)} are unknown: expected state, privileged_state")
         actor, critic = observation["state"].shape[-1], observation["privileged_state"].shape[-1]
         if _is_prefix(self._env):
             return ObsViews(critic, actor)
@@ -232,16 +217,16 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> P
 
 
 def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
-    """The robot of a task and its scene, for an exported policy; None for a task that has none."""
-    if task not in robots.PLAYGROUND:
+    """The robot of a task and its scene, for an exported policy; None for a task without one."""
+    if task not in ROBOTS:
         return None
     import mujoco
 
-    # Only looked at: nothing is simulated, and no push ever happens.
+    # Nothing is simulated, so no push ever happens.
     env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
-    robot = robots.described(
-        *robots.motors_of(env.mj_model),
-        robots.PLAYGROUND[task],
+    robot = mujoco_robots.describe_robot(
+        *mujoco_robots.motors_of(env.mj_model),
+        ROBOTS[task],
         default_pose=np.asarray(env._default_pose, np.float64),
         base_height=float(env._init_q[2]),
         action_scale=env._config.action_scale,
@@ -253,11 +238,11 @@ def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | Non
     assets = env._model_assets
     included = {name: text for name, text in assets.items() if name.endswith(".xml")}
     spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
-    return Deployment(robot, robots.scene_files(spec, env.mj_model, assets))
+    return Deployment(robot, mujoco_robots.scene_files(spec, env.mj_model, assets))
 
 
 def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Least and greatest commands of a joystick task, which spell them in one of three ways."""
+    """Lowest and highest commands of a joystick task, which are written in one of three ways."""
     names = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
     own = settings.get("command_config", {})
     for group in (settings, own):
@@ -271,12 +256,12 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_prefix(env: Any) -> bool:
-    """Whether the actor's observation is the leading slice of the critic's, seen on one reset."""
+    """Whether the actor's observation is the leading slice of the critic's, checked on one reset."""
     obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
     actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
     return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
 
 
 def _strong(tree: Any) -> Any:
-    """Weakly typed numbers, which Playground returns here and there, would make the step compile twice."""
+    """Without weakly typed numbers, which Playground returns in places: they would make the step compile twice."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)

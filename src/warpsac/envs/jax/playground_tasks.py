@@ -1,10 +1,12 @@
-"""How a task of MuJoCo Playground is loaded: which physics, where the robots' meshes are, what is randomised."""
+"""How a task of MuJoCo Playground is loaded: the physics, the robots' meshes, domain randomisation; and what its
+robots observe, which is in the tasks' code and not in their models."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import io
+import math
 import os
 import re
 import warnings
@@ -16,13 +18,15 @@ from typing import Any
 import jax
 
 from warpsac.config.schema import EnvConfig
+from warpsac.envs.deploy_contract import Gait, Term
+from warpsac.envs.mujoco_robots import Sensing
 from warpsac.errors import UserError
 
 MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
 
 
 def import_playground() -> Any:
-    """The package, without the lines it prints if warp-lang is missing and what its own imports warn of."""
+    """The package, without what it prints if warp-lang is missing and the warnings of its imports."""
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import mujoco_playground
@@ -30,7 +34,7 @@ def import_playground() -> Any:
 
 
 def missing(config: EnvConfig) -> str | None:
-    """What the benchmark's tasks need beside the packages, and cannot be used before it is fetched: meshes."""
+    """What the benchmark's tasks need besides the packages: meshes, if they have not been fetched yet."""
     package = find_spec("mujoco_playground")
     folders = list(package.submodule_search_locations or ()) if package else []
     fetched = any((Path(folder) / "external_deps" / "mujoco_menagerie").is_dir() for folder in folders)
@@ -56,9 +60,9 @@ def load(task: str, config: EnvConfig, impl: str) -> Any:
     import warp
 
     if "njmax" in settings:
-        # A fallen robot has more contacts than Playground provides for; those beyond would be ignored.
+        # A fallen robot has more contacts than Playground allows for; the excess would be ignored.
         settings.njmax *= 2
-    warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels, and once more
+    warp.config.log_level = warp.LOG_WARNING  # else a line for each of a hundred kernels
     env = _made(task, settings)
     _allow_few_iterations(env.unwrapped)
     return env
@@ -80,15 +84,13 @@ def _made(task: str, settings: Any) -> Any:
 
 
 def _allow_few_iterations(env: Any) -> None:
-    """Keep MuJoCo-Warp from printing a line for every environment whose solver uses up its iterations.
-
-    Playground gives it few on purpose; MJX stops there without a word.
-    """
+    """Keep MuJoCo-Warp from printing a line for every environment whose solver uses all its iterations: Playground
+    allows few on purpose, and MJX stops there silently."""
     from mujoco.mjx.third_party.mujoco_warp._src.types import OverflowType
 
     options = env._mjx_model.opt
-    heard = int(options._impl.warn_overflow) & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
-    quiet = options.replace(_impl=options._impl.replace(warn_overflow=heard))
+    reported = int(options._impl.warn_overflow) & ~int(OverflowType.ITERATIONS | OverflowType.LS_ITERATIONS)
+    quiet = options.replace(_impl=options._impl.replace(warn_overflow=reported))
     env._mjx_model = env._mjx_model.replace(opt=quiet)
 
 
@@ -103,7 +105,7 @@ def choose_impl(asked: str) -> str:
 
 
 def _find_menagerie(task: str, config: EnvConfig) -> None:
-    """Point Playground to the robot meshes: a folder of the user's, or what it has fetched before."""
+    """Point Playground to the robot meshes: the user's folder, or what it has fetched before."""
     from mujoco_playground._src import locomotion, manipulation, mjx_env
 
     if task not in (*locomotion.ALL_ENVS, *manipulation.ALL_ENVS):
@@ -127,7 +129,7 @@ def _find_menagerie(task: str, config: EnvConfig) -> None:
 
 @functools.cache
 def _fetched(fetch: Callable[[], Any]) -> bool:
-    """Whether Playground could fetch the meshes: tried once, because it takes its time and says much."""
+    """Whether Playground could fetch the meshes: tried once, because it is slow and prints a lot."""
     try:
         fetch()
     except Exception:
@@ -140,5 +142,37 @@ def randomizer(task: str, env: Any, num_envs: int) -> tuple[Any, Any]:
     randomize = registry.get_domain_randomizer(task)
     if randomize is None:
         raise UserError(f"env.randomize = True: {task} has no domain randomisation")
-    # One fixed draw: which physics an environment has must not depend on the run's seed or on resume.
+    # One fixed draw: the physics of an environment must not depend on the run's seed or on resume.
     return randomize(env.mjx_model, jax.random.split(jax.random.PRNGKey(0), num_envs))
+
+
+# --- robots
+
+
+def _sensing(base: str, imu: str, velocimeter: str, gyro: str, joints: int, gait: Gait) -> Sensing:
+    """Of the humanoid joystick tasks. Each step computes its observation before it stores the action and advances the
+    gait: both are observed one control step late."""
+    observation = (
+        Term("base_lin_vel", 3, velocimeter),
+        Term("base_ang_vel", 3, gyro),
+        Term("projected_gravity", 3, imu),
+        Term("velocity_commands", 3),
+        Term("joint_pos_rel", joints),
+        Term("joint_vel_rel", joints),
+        Term("last_action", joints, delay=1),
+        Term("gait_phase", 4, delay=1),
+    )
+    return Sensing(base, observation, gait)
+
+
+# Training draws each robot's gait frequency from a range; its middle is exported.
+_G1 = _sensing(
+    "pelvis", "imu_in_pelvis", "local_linvel_pelvis", "gyro_pelvis", 29,
+    Gait((1.25 + 1.5) / 2, (0.0, math.pi), "cos_sin"),
+)  # fmt: skip
+_T1 = _sensing(
+    "Trunk", "imu", "local_linvel", "gyro", 23,
+    Gait((1.25 + 1.75) / 2, (0.0, math.pi), "cos_sin", standing="held", standing_below=0.01),
+)  # fmt: skip
+ROBOTS = {f"{name}Joystick{terrain}Terrain": sensing for name, sensing in (("G1", _G1), ("T1", _T1))
+          for terrain in ("Flat", "Rough")}  # fmt: skip

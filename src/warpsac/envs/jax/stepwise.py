@@ -5,15 +5,27 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from warpsac.envs.contract import Command, HostStep, JaxEnv, Scene
-from warpsac.envs.jax.choose import choose
+from warpsac.envs.contract import Command, HostEnv, HostStep, JaxEnv, Scene
 from warpsac.types import Restart, StepResult
 
 
-def on_the_host(result: StepResult) -> HostStep:
-    """A step of JAX arrays as NumPy arrays; environments whose step was void have been started anew."""
+def choose(mask: Any, yes: Any, no: Any) -> Any:
+    """Of two pytrees with leaves [N, ...], `yes` in the rows of the mask [N] and `no` in the others. Leaves without
+    one value per environment are those of `no`."""
+
+    def choose_leaf(yes: Any, no: Any) -> Any:
+        if yes.ndim == 0 or yes.shape[0] != mask.shape[0]:
+            return no
+        return jnp.where(mask.reshape((-1,) + (1,) * (yes.ndim - 1)), yes, no)
+
+    return jax.tree.map(choose_leaf, yes, no)
+
+
+def to_host_step(result: StepResult) -> HostStep:
+    """A step of JAX arrays as NumPy arrays; environments whose step was void have been restarted."""
     result = StepResult(*(None if field is None else np.asarray(field) for field in result))
     if result.faulty is None:
         return HostStep(result, None, 0)
@@ -23,9 +35,9 @@ def on_the_host(result: StepResult) -> HostStep:
     return HostStep(result._replace(faulty=None), restart, int(faulty.sum()))
 
 
-class Stepwise:
-    """Every episode begins anew, whatever the environments would return to by themselves: to count one over again
-    would say less than it seems to."""
+class Stepwise(HostEnv):
+    """Every episode starts from a fresh reset, even where the environments would return to their first state:
+    counting the same episode twice would overstate what was measured."""
 
     def __init__(self, env: JaxEnv):
         self.spec = env.spec
@@ -46,19 +58,13 @@ class Stepwise:
     def recv(self) -> HostStep:
         assert self._action is not None, "recv without send"
         self._state, result = self._step(self._state, self._action)
-        step = on_the_host(result)
+        step = to_host_step(result)
         over = step.result.terminated | step.result.truncated
         if not over.any():
             return step
         self._key, key = jax.random.split(self._key)
         self._state, obs = self._choose(over, self._reset(key), (self._state, result.obs))
         return step._replace(result=step.result._replace(obs=np.asarray(obs)))
-
-    def get_state(self) -> None:
-        return None
-
-    def set_state(self, state: dict[str, np.ndarray]) -> None:
-        raise NotImplementedError("episodes for evaluation are not resumed")
 
     def render(self) -> np.ndarray:
         return self._env.image(self._state)

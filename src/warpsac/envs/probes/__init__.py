@@ -1,0 +1,1 @@
+"""Toy tasks with known values, one module for each way of stepping: host, jax, torch."""

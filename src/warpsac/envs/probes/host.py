@@ -10,7 +10,6 @@ probe-faulty     probe-point that raises, or returns NaN, at chosen steps (see `
 
 from __future__ import annotations
 
-import json
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +19,15 @@ import numpy as np
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
-from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.host.mujoco_state import pack, unpack
+from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.types import ObsViews
+
+Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
 
 
 class Probe(gymnasium.Env):
-    """Shared bookkeeping: a step counter, and a state that is plain numbers."""
+    """Shared bookkeeping: a step counter, and a state of plain numbers."""
 
     obs_dim = 1
     limit = 1
@@ -50,20 +52,16 @@ class Probe(gymnasium.Env):
         return self.position.astype(np.float32)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        random = json.dumps(self.np_random.bit_generator.state).encode()
-        return {
-            "steps": np.asarray(self.steps),
-            "position": self.position.copy(),
-            "random": np.frombuffer(random, np.uint8).copy(),
-        }
+        random = pack(self.np_random.bit_generator.state)
+        return {"steps": np.asarray(self.steps), "position": self.position.copy(), "random": random}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self.steps, self.position = int(state["steps"]), np.array(state["position"])
-        self.np_random.bit_generator.state = json.loads(bytes(state["random"]).decode())
+        self.np_random.bit_generator.state = unpack(state["random"])
 
 
 class Constant(Probe):
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Stepped:
         return self.observation(), 1.0, True, False, {}
 
 
@@ -73,7 +71,7 @@ class Delay(Probe):
     def observation(self) -> np.ndarray:
         return np.array([float(self.steps)], np.float32)
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Stepped:
         self.steps += 1
         last = self.steps == 2
         return self.observation(), float(last), last, False, {}
@@ -82,13 +80,13 @@ class Delay(Probe):
 class Truncated(Probe):
     limit = 5
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Stepped:
         self.steps += 1
         return self.observation(), 1.0, False, self.steps == self.limit, {}
 
 
 class Action(Probe):
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Stepped:
         return self.observation(), 1.0 - (float(action[0]) - 0.5) ** 2, True, False, {}
 
 
@@ -101,20 +99,15 @@ class Point(Probe):
     def start(self) -> np.ndarray:
         return np.concatenate([self.np_random.uniform(-1, 1, 2), np.zeros(2)])
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Stepped:
         self.steps += 1
         velocity = 0.8 * self.position[2:] + 0.1 * np.asarray(action, float)
         velocity += self.np_random.normal(0, 0.01, 2)
         self.position = np.concatenate([self.position[:2] + 0.3 * velocity, velocity])
         distance = float(np.linalg.norm(self.position[:2]))
         lost = distance > 3
-        return (
-            self.observation(),
-            -distance - (10.0 if lost else 0.0),
-            lost,
-            self.steps == self.limit,
-            {"success": distance < 0.1},
-        )
+        reward = -distance - (10.0 if lost else 0.0)
+        return self.observation(), reward, lost, self.steps == self.limit, {"success": distance < 0.1}
 
 
 @dataclass
@@ -132,7 +125,7 @@ FAULTS = FaultPlan()
 
 
 class Faulty(Point):
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.ndarray) -> Stepped:
         FAULTS.steps += 1
         now = FAULTS.steps
         obs, reward, terminated, truncated, info = super().step(action)
@@ -167,9 +160,8 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcess
         action_low=tuple(low.tolist()),
         action_high=tuple(high.tolist()),
         episode_limit=kind.limit,
-        control_hz=None,
         has_success=kind.has_success,
         restorable=True,
     )
     success_of = operator.itemgetter("success") if kind.has_success else None
-    return InProcessEnvs(spec, kind, config.max_faults, success_of=success_of)
+    return InProcessEnvs(Recipe(spec, kind, config.max_faults, success_of))

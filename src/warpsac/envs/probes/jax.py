@@ -18,7 +18,6 @@ from warpsac.types import Array, ObsViews, StepResult
 
 LIMIT = 25
 FAULT_EVERY = 40
-TASKS = ("probe-native", "probe-native-faulty", "probe-native-broken")
 
 
 class State(NamedTuple):
@@ -42,7 +41,6 @@ class JaxPoint:
             action_low=(-1.0,) * 2,
             action_high=(1.0,) * 2,
             episode_limit=LIMIT,
-            control_hz=None,
             has_success=True,
             restorable=True,
             lockstep=True,

@@ -1,9 +1,9 @@
 """probe-point on torch tensors, for tests of the torch path without a simulator.
 
 probe-torch             steps together; every result is a buffer that the next step overwrites
-probe-torch-critic      the same; a critic group (the squared position) beside the actor's
-probe-torch-self-reset  resets ended episodes by itself and tells their last observation
-probe-torch-blind       resets ended episodes by itself and loses their last observation
+probe-torch-critic      the same; a critic group (the squared position) next to the actor's
+probe-torch-self-reset  resets ended episodes by itself and reports their last observation
+probe-torch-blind       resets ended episodes by itself and drops their last observation
 probe-torch-single      like -self-reset; exists once in a process
 probe-torch-faulty      like probe-torch; every 40th step of environment 0 gives NaN, until it is restarted
 
@@ -16,22 +16,20 @@ import numpy as np
 import torch
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.contract import EnvSpec, Scene
+from warpsac.envs.contract import EnvSpec
 from warpsac.envs.host.vector import reset_seed
 from warpsac.envs.probes.host import Point
-from warpsac.envs.torch.base import Moved, Tensor, TorchEnvs, WithoutLevels, learner_device
+from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device
 from warpsac.types import ObsViews
 
 FAULT_EVERY = 40
 
 
-class TorchPoint(WithoutLevels):
-    notes: tuple[str, ...] = ()
+class TorchPoint(TorchEnvs):
     _alive: TorchPoint | None = None  # the one that may exist
 
     def __init__(self, task: str, num_envs: int):
         kind = task.removeprefix("probe-torch").removeprefix("-")
-        self.device = learner_device()
         self.resets_itself = kind in ("self-reset", "blind", "single")
         self._faulty, self._blind, self._critic = kind == "faulty", kind == "blind", kind == "critic"
         if kind == "single":
@@ -39,7 +37,7 @@ class TorchPoint(WithoutLevels):
                 raise RuntimeError("a second simulator in one process")
             TorchPoint._alive = self
         obs_dim = Point.obs_dim + 2 * self._critic
-        self.spec = EnvSpec(
+        spec = EnvSpec(
             task=task,
             family="probe-torch",
             num_envs=num_envs,
@@ -48,12 +46,11 @@ class TorchPoint(WithoutLevels):
             action_low=(-2.0,) * 2,
             action_high=(2.0,) * 2,
             episode_limit=Point.limit,
-            control_hz=None,
             has_success=True,
-            restorable=False,
             lockstep=True,
             single=kind == "single",
         )
+        super().__init__(spec, learner_device())
         self._random: list[np.random.Generator] = []
         self._count = 0
 
@@ -66,7 +63,7 @@ class TorchPoint(WithoutLevels):
         self._reward = buffer(dtype=torch.float32)
         self._terminated, self._truncated, self._success = (buffer(dtype=torch.bool) for _ in range(3))
 
-    def reset(self, seed: int) -> Tensor:
+    def start(self, seed: int) -> Tensor:
         seeds = (reset_seed(seed, i) for i in range(self.spec.num_envs))
         self._random = [np.random.default_rng(own) for own in seeds]
         return self.restart(torch.arange(self.spec.num_envs, device=self.device))
@@ -74,7 +71,7 @@ class TorchPoint(WithoutLevels):
     def stagger(self) -> None:
         self._steps[:] = torch.arange(self.spec.num_envs) * Point.limit // self.spec.num_envs
 
-    def step(self, action: Tensor) -> Moved:
+    def step(self, action: Tensor) -> TorchStep:
         self._count += 1
         self._steps += 1
         noise = np.stack([draws.normal(0, 0.01, 2) for draws in self._random])
@@ -93,7 +90,7 @@ class TorchPoint(WithoutLevels):
             self._final[:] = self._obs
             final = None if self._blind else self._final
             self.restart((self._terminated | self._truncated).nonzero().squeeze(1))
-        return Moved(self._obs, self._reward, self._terminated, self._truncated, self._success, final)
+        return TorchStep(self._obs, self._reward, self._terminated, self._truncated, self._success, final)
 
     def restart(self, envs: Tensor) -> Tensor:
         for i in envs.tolist():
@@ -111,16 +108,10 @@ class TorchPoint(WithoutLevels):
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.as_tensor(array, device=self.device)
 
-    def render(self) -> np.ndarray:
-        raise NotImplementedError("a probe has no picture")
-
-    def scene(self) -> Scene | None:
-        return None
-
     def close(self) -> None:
         if TorchPoint._alive is self:
             TorchPoint._alive = None
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return TorchEnvs(TorchPoint(name, num_envs))
+    return TorchPoint(name, num_envs)

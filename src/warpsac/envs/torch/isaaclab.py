@@ -1,9 +1,9 @@
 """IsaacLab: 3 without Isaac Sim (Newton physics), 2 with it. It exists once in a process.
 
-Isaac Sim has to be started before anything of IsaacLab but its launcher is imported, and closing it would end the
-process: it is left running. 3 tells the last observation of ended episodes, 2 does not (see `torch_base`).
+Isaac Sim must be started before anything of IsaacLab but its launcher is imported, and closing it would end the
+process: it is left running. 3 reports the last observation of ended episodes, 2 does not (see `base`).
 
-Task names lost their `-v0` with version 3 and some were spelled anew: a task is found under either name.
+Version 3 dropped the `-v0` of task names and changed the spelling of some: a task is found under either name.
 """
 
 from __future__ import annotations
@@ -18,17 +18,8 @@ import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.contract import EnvSpec, Scene
-from warpsac.envs.torch.base import (
-    LOSES_LAST,
-    Moved,
-    Tensor,
-    TorchEnvs,
-    WithoutLevels,
-    learner_device,
-    quietly,
-    seconds_of,
-)
+from warpsac.envs.contract import EnvSpec
+from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
@@ -37,23 +28,22 @@ ACTION_LIMIT = 1.0  # where env.action_limit gives none: IsaacLab's own action s
 PACKAGES = ["isaaclab", "isaacsim", "newton", "mujoco-warp", "warp-lang", "torch"]
 
 
-class IsaacSimulator(WithoutLevels):
+class IsaacEnvs(TorchEnvs):
     resets_itself = True
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig):
-        self.device = learner_device()
+        device = learner_device()
         self._running = contextlib.ExitStack()
         with quietly():
-            self._env = _start(task, num_envs, str(self.device), config.episode_limit, self._running)
+            self._env = _start(task, num_envs, str(device), config.episode_limit, self._running)
             groups = self._env.reset(seed=0)[0]
         self._groups = [name for name in (ACTOR, CRITIC) if name in groups]
         if self._groups[:1] != [ACTOR] or not all(torch.is_tensor(groups[name]) for name in self._groups):
             raise UserError(f"{task}: its observations are not plain vectors ({', '.join(groups)})")
         sizes = [groups[name].flatten(1).shape[1] for name in self._groups]
         low, high = _action_bounds(self._env.single_action_space, config.action_limit or ACTION_LIMIT)
-        final = hasattr(self._env.cfg, "compute_final_obs")
-        self.notes: tuple[str, ...] = () if final else (LOSES_LAST,)
-        self.spec = EnvSpec(
+        self.notes = () if hasattr(self._env.cfg, "compute_final_obs") else (LOSES_LAST,)
+        spec = EnvSpec(
             task=task,
             family="isaaclab",
             num_envs=num_envs,
@@ -63,14 +53,13 @@ class IsaacSimulator(WithoutLevels):
             action_high=high,
             episode_limit=int(self._env.max_episode_length),
             control_hz=1.0 / self._env.step_dt,
-            has_success=False,
-            restorable=False,
             lockstep=True,
             single=True,
             versions=installed_versions(PACKAGES),
         )
+        super().__init__(spec, device)
 
-    def reset(self, seed: int) -> Tensor:
+    def start(self, seed: int) -> Tensor:
         return self._observation(self._env.reset(seed=seed)[0])
 
     def stagger(self) -> None:
@@ -80,14 +69,14 @@ class IsaacSimulator(WithoutLevels):
     def set_progress(self, steps: int) -> None:
         self._env.common_step_counter = steps  # what its curricula go by
 
-    def step(self, action: Tensor) -> Moved:
+    def step(self, action: Tensor) -> TorchStep:
         obs, reward, terminated, truncated, extras = self._env.step(action)
         final = extras.get("final_obs")
         last = None if final is None else self._observation(final)
-        return Moved(self._observation(obs), reward, terminated, truncated, final_obs=last)
+        return TorchStep(self._observation(obs), reward, terminated, truncated, final_obs=last)
 
     def restart(self, envs: Tensor) -> Tensor:
-        """What IsaacLab's own reset does, for environments that ran away."""
+        """What IsaacLab's own reset does, for environments that failed."""
         env = self._env
         env._reset_idx(envs.int())
         env.scene.write_data_to_sim()
@@ -98,23 +87,17 @@ class IsaacSimulator(WithoutLevels):
     def _observation(self, groups: dict[str, Tensor]) -> Tensor:
         return torch.cat([groups[name].flatten(1) for name in self._groups], dim=1)
 
-    def render(self) -> np.ndarray:
-        raise UserError(f"{self.spec.task}: IsaacLab tasks cannot be drawn here")
-
-    def scene(self) -> Scene | None:
-        return None
-
     def close(self) -> None:
         self._env.close()
         self._running.close()
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return TorchEnvs(IsaacSimulator(name, num_envs, config))
+    return IsaacEnvs(name, num_envs, config)
 
 
 def _start(task: str, num_envs: int, device: str, limit: int | None, running: contextlib.ExitStack) -> Any:
-    """The simulator and in it the task's environments; what has to be closed after them goes to `running`."""
+    """Start the simulator and make the task's environments; what must be closed after them goes to `running`."""
     app = importlib.import_module("isaaclab.app")
     from_three_on = hasattr(app, "launch_simulation")
     if not from_three_on:
@@ -128,11 +111,11 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
     )
     if hasattr(settings, "compute_final_obs"):
         settings.compute_final_obs = True
-    settings.seed = 0  # `reset` gives the true one
+    settings.seed = 0  # replaced at `start`
     if limit is not None:
-        settings.episode_length_s = seconds_of(limit, settings.decimation * settings.sim.dt)
+        settings.episode_length_s = episode_seconds(limit, settings.decimation * settings.sim.dt)
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # it tells there, at length, what is told below in a line
+        with contextlib.redirect_stderr(io.StringIO()):  # a long report of what is said below in one line
             if from_three_on:
                 running.enter_context(app.launch_simulation(settings, {"headless": True}))
             return gymnasium.make(registered, cfg=settings).unwrapped
@@ -142,7 +125,7 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
             f"{task} needs files that cannot be fetched here ({missing}): copy Isaac Sim's assets to this machine "
             "and name their folder with ISAACSIM_ASSET_ROOT"
         ) from error
-    except SystemExit as error:  # its way of saying that a task needs Isaac Sim
+    except SystemExit as error:  # how it says that a task needs Isaac Sim
         raise UserError(
             f"{task} needs Isaac Sim, which is not installed: see https://isaac-sim.github.io/IsaacLab; what runs "
             "without it is in docs/torch-simulators.md"
@@ -150,7 +133,7 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
 
 
 def find_id(task: str, ids: list[str]) -> str:
-    """The registered name of a task that may be known by that of another version."""
+    """The registered name of a task, which may be given by its name in another version."""
     if task in ids:
         return task
     same = [name for name in ids if _spelling(name) == _spelling(task)]

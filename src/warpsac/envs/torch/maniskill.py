@@ -1,8 +1,8 @@
 """ManiSkill: SAPIEN on torch tensors. On a GPU many environments, on a CPU one; the same code for both.
 
 As in the published runs: state observations, normalised dense reward, and terminations ignored, so that every
-episode runs to its limit and counts as a success if it was one at any step. Ended episodes are reset here, so their
-last observation is kept.
+episode runs to its limit and is a success if any step was. Ended episodes are reset here, so their last observation
+is kept.
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.contract import EnvSpec, Scene
-from warpsac.envs.torch.base import Moved, Tensor, TorchEnvs, WithoutLevels, learner_device, quietly
+from warpsac.envs.contract import EnvSpec
+from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device, quietly
 from warpsac.errors import OtherSettings, UserError, in_a_line
 from warpsac.types import ObsViews
 
 PACKAGES = ["mani_skill", "sapien", "torch"]
 
 
-class ManiSkillSimulator(WithoutLevels):
-    resets_itself = False
-    notes: tuple[str, ...] = ()
-
+class ManiSkillEnvs(TorchEnvs):
     def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
-        self.device = learner_device()
+        device = learner_device()
         most = most_envs()
         if most and num_envs > most:
             raise OtherSettings(
@@ -39,13 +36,11 @@ class ManiSkillSimulator(WithoutLevels):
                 ", or install 'warpsac[cuda]' for a GPU",
             )
         with quietly():
-            self._env, limit = _build(
-                task, num_envs, "physx_cpu" if self.device.type == "cpu" else "physx_cuda", render
-            )
+            self._env, limit = _build(task, num_envs, device.type == "cpu", render)
             self._limit = config.episode_limit or limit
             obs_dim = self._env.reset(seed=0)[0].shape[1]
         space = self._env.single_action_space
-        self.spec = EnvSpec(
+        spec = EnvSpec(
             task=task,
             family="maniskill",
             num_envs=num_envs,
@@ -56,32 +51,29 @@ class ManiSkillSimulator(WithoutLevels):
             episode_limit=self._limit,
             control_hz=float(self._env.control_freq),
             has_success=True,
-            restorable=False,
             lockstep=True,
             most_envs=most,
             versions=installed_versions(PACKAGES),
         )
+        super().__init__(spec, device)
 
-    def reset(self, seed: int) -> Tensor:
+    def start(self, seed: int) -> Tensor:
         with quietly():
             return self._env.reset(seed=seed)[0]
 
     def stagger(self) -> None:
-        raise UserError("env.stagger = True: ManiSkill's episodes all begin at once")
+        raise UserError("env.stagger = True: ManiSkill's episodes all start at once")
 
-    def step(self, action: Tensor) -> Moved:
+    def step(self, action: Tensor) -> TorchStep:
         obs, reward, _, _, info = self._env.step(action)
         truncated = self._env.elapsed_steps >= self._limit
-        return Moved(obs, reward, torch.zeros_like(truncated), truncated, success=info["success"])
+        return TorchStep(obs, reward, torch.zeros_like(truncated), truncated, success=info["success"])
 
     def restart(self, envs: Tensor) -> Tensor:
         return self._env.reset(options={"env_idx": envs})[0]
 
     def render(self) -> np.ndarray:
         return np.asarray(self._env.render()[0].cpu())
-
-    def scene(self) -> Scene | None:
-        return None
 
     def close(self) -> None:
         self._env.close()
@@ -93,10 +85,10 @@ def most_envs() -> int | None:
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return TorchEnvs(ManiSkillSimulator(name, num_envs, config, render))
+    return ManiSkillEnvs(name, num_envs, config, render)
 
 
-def _build(task: str, num_envs: int, backend: str, render: bool) -> tuple[Any, int]:
+def _build(task: str, num_envs: int, on_cpu: bool, render: bool) -> tuple[Any, int]:
     """ManiSkill's own environments without its wrappers, and the step limit it registers for them."""
     os.environ.setdefault("MS_SKIP_ASSET_DOWNLOAD_PROMPT", "1")  # it would wait for an answer
     importlib.import_module("mani_skill.envs")
@@ -109,8 +101,8 @@ def _build(task: str, num_envs: int, backend: str, render: bool) -> tuple[Any, i
         "num_envs": num_envs,
         "obs_mode": "state",
         "reward_mode": "normalized_dense",
-        "sim_backend": backend,
-        "render_backend": "cpu" if backend == "physx_cpu" else "gpu",
+        "sim_backend": "physx_cpu" if on_cpu else "physx_cuda",
+        "render_backend": "cpu" if on_cpu else "gpu",
         "render_mode": "rgb_array" if render else None,
     }
     try:

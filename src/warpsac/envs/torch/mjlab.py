@@ -1,5 +1,5 @@
 """MJLab: MuJoCo-Warp on torch tensors. From 1.3 on ended episodes are reset here, so their last observation is
-kept; 1.2, the version of the published runs, resets by itself and loses it (see `torch_base`).
+kept; 1.2, the version of the published runs, resets by itself and drops it (see `base`).
 
 The stored observation is the actor's group followed by the critic's; the critic sees both. Tasks of other packages,
 such as unitree_rl_mjlab's, are found once they are installed.
@@ -19,33 +19,34 @@ import torch
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec, Scene
-from warpsac.envs.robots import Deployment
+from warpsac.envs.deploy_contract import Deployment
+from warpsac.envs.drawing import FirstEnvironment
 from warpsac.envs.torch import mjlab_robots
-from warpsac.envs.torch.base import LOSES_LAST, Moved, Tensor, TorchEnvs, learner_device, quietly, seconds_of
+from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
 ACTOR, CRITIC = "actor", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spaces have no bounds
-TERRAIN = ("terrain_levels", "terrain_types")  # of each robot: row and column of its place on rough terrain
+TERRAIN = ("terrain_levels", "terrain_types")  # row and column of each robot on rough terrain
 PACKAGES = ["mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "unitree_rl_mjlab"]
-# Packages with tasks of their own that MJLab does not find by itself: distribution -> module that registers them.
+# Packages with tasks that MJLab does not find by itself: distribution -> module that registers them.
 TASK_PACKAGES = {"unitree_rl_mjlab": "src.tasks"}
-# A step is a thousand small operations that the host can hardly launch as fast as a GPU runs them: each is quicker
-# without autograd's records. Tensors made so may not be changed elsewhere, so all that changes them is marked.
+# A step is a thousand small operations, which the host can barely launch as fast as a GPU runs them: each is faster
+# without autograd. Tensors made in this mode may only be changed in it, so everything that changes them is marked.
 _INFERENCE = torch.inference_mode()
 
 
-class MjlabSimulator:
+class MjlabEnvs(TorchEnvs):
     def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
-        self.device = learner_device()
+        device = learner_device()
         settings = _settings_of(task)
         if any(getattr(command, "motion_file", None) == "" for command in settings.commands.values()):
             raise UserError(f"{task}: follows a recorded motion, a file that cannot be named here: not supported")
         settings.scene.num_envs = num_envs
         if config.episode_limit is not None:
             control_step = settings.decimation * settings.sim.mujoco.timestep
-            settings.episode_length_s = seconds_of(config.episode_limit, control_step)
+            settings.episode_length_s = episode_seconds(config.episode_limit, control_step)
         self.resets_itself = not hasattr(settings, "auto_reset")
         if not self.resets_itself:
             settings.auto_reset = False
@@ -56,33 +57,30 @@ class MjlabSimulator:
         with _without_tables():
             from mjlab.envs import ManagerBasedRlEnv
 
-            device = str(self.device)
-            self._env: Any = ManagerBasedRlEnv(settings, device, render_mode="rgb_array" if render else None)
+            self._env: Any = ManagerBasedRlEnv(settings, str(device), render_mode="rgb_array" if render else None)
         self._groups = [ACTOR, *(cameras if config.cameras else []), CRITIC]
         sizes = {name: int(np.prod(self._env.observation_manager.group_obs_dim[name])) for name in self._groups}
-        actor_dim = sum(sizes.values()) - sizes[CRITIC]
         limit = config.action_limit or ACTION_LIMIT
         action_dim = int(self._env.single_action_space.shape[0])
-        self._drawn: Any = None
-        self.spec = EnvSpec(
+        self._first_env = FirstEnvironment()
+        spec = EnvSpec(
             task=task,
             family="mjlab",
             num_envs=num_envs,
-            views=ObsViews(sum(sizes.values()), actor_dim),
+            views=ObsViews(sum(sizes.values()), sum(sizes.values()) - sizes[CRITIC]),
             action_dim=action_dim,
             action_low=(-limit,) * action_dim,
             action_high=(limit,) * action_dim,
             episode_limit=int(self._env.max_episode_length),
             control_hz=1.0 / self._env.step_dt,
-            has_success=False,
-            restorable=False,
             lockstep=True,
             terms=tuple((term.name, term.size) for term in mjlab_robots.terms_of(self._env, self._groups[:-1])),
             versions=installed_versions(PACKAGES),
         )
+        super().__init__(spec, device)
 
     @_INFERENCE
-    def reset(self, seed: int) -> Tensor:
+    def start(self, seed: int) -> Tensor:
         with _without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
@@ -104,18 +102,18 @@ class MjlabSimulator:
             terrain.env_origins[:] = terrain.terrain_origins[terrain.terrain_levels, terrain.terrain_types]
 
     def set_progress(self, steps: int) -> None:
-        self._env.common_step_counter = steps  # what its curricula go by, whenever an episode begins
+        self._env.common_step_counter = steps  # what its curricula go by, whenever an episode starts
 
     @_INFERENCE
-    def step(self, action: Tensor) -> Moved:
+    def step(self, action: Tensor) -> TorchStep:
         obs, reward, terminated, truncated, _ = self._env.step(action)
-        return Moved(self._observation(obs), reward, terminated, truncated)
+        return TorchStep(self._observation(obs), reward, terminated, truncated)
 
     @_INFERENCE
     def restart(self, envs: Tensor) -> Tensor:
         if not self.resets_itself:
             return self._observation(self._env.reset(env_ids=envs)[0])
-        # 1.2 resets single environments only inside its step: the same calls, for those that ran away.
+        # 1.2 resets single environments only inside its step: the same calls, for those that failed.
         env = self._env
         env._reset_idx(envs)
         env.scene.write_data_to_sim()
@@ -129,25 +127,14 @@ class MjlabSimulator:
         return np.asarray(self._env.render())
 
     def scene(self) -> Scene:
-        """Environment 0 as plain MuJoCo data; the next call overwrites it."""
-        import mujoco
-
-        model, data = self._env.sim.mj_model, self._env.sim.data
-        if self._drawn is None:
-            self._drawn = mujoco.MjData(model)
-        self._drawn.qpos[:], self._drawn.qvel[:] = data.qpos[0].cpu().numpy(), data.qvel[0].cpu().numpy()
-        if model.nmocap:
-            self._drawn.mocap_pos[:] = data.mocap_pos[0].cpu().numpy()
-            self._drawn.mocap_quat[:] = data.mocap_quat[0].cpu().numpy()
-        mujoco.mj_forward(model, self._drawn)
-        return Scene(model, self._drawn)
+        return self._first_env.scene(self._env.sim.mj_model, self._env.sim.data)
 
     @_INFERENCE
     def deployment(self, steps: int) -> Deployment | None:
-        """The robot after so many steps of training, and its scene where the contract is enough to let it walk there;
-        nothing can be done after."""
+        """The robot after so many training steps, and its scene if the contract alone can make it walk there; the
+        environments are unusable afterwards."""
         self.set_progress(max(steps, 1))  # from the first step on a curriculum sets the range of commands
-        self.reset(0)
+        self.start(0)
         robot = mjlab_robots.robot_of(self._env, self._groups[:-1])
         if robot is None:
             return None
@@ -158,16 +145,13 @@ class MjlabSimulator:
 
 
 def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return TorchEnvs(MjlabSimulator(name, num_envs, config, render))
+    return MjlabEnvs(name, num_envs, config, render)
 
 
 def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
-    """How a policy of this task drives its robot; None where its actions are no joint targets."""
-    simulator = MjlabSimulator(task, 1, config)
-    try:
-        return simulator.deployment(steps)
-    finally:
-        simulator.close()
+    """How a policy of this task drives its robot; None where its actions are not joint targets."""
+    with contextlib.closing(MjlabEnvs(task, 1, config)) as made:
+        return made.deployment(steps)
 
 
 def _settings_of(task: str) -> Any:
@@ -176,25 +160,22 @@ def _settings_of(task: str) -> Any:
         importlib.import_module("mjlab.tasks")
         registry = importlib.import_module("mjlab.tasks.registry")
         for distribution, module in TASK_PACKAGES.items():
-            if task not in registry.list_tasks() and _is_installed(distribution):
+            if task not in registry.list_tasks() and installed_versions([distribution]):
                 importlib.import_module(module)
     known = registry.list_tasks()
     if task in known:
         return registry.load_env_cfg(task)
-    version = metadata.version("mjlab")
     if task.startswith("Unitree-"):
         raise UserError(
             f"{task} is a task of unitree_rl_mjlab, for mjlab 1.2.0: install a checkout with pip install -e"
         )
-    raise UserError(f"{task}: the installed mjlab {version} has no such task; it has {', '.join(known)}")
-
-
-def _is_installed(distribution: str) -> bool:
-    return bool(installed_versions([distribution]))
+    raise UserError(
+        f"{task}: the installed mjlab {metadata.version('mjlab')} has no such task; it has {', '.join(known)}"
+    )
 
 
 def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -> tuple[str, ...]:
-    """Leave out camera groups, and the cameras themselves, unless asked for; the line that says so."""
+    """Leave out camera groups, and the cameras themselves, unless asked for; returns the note that says so."""
     missing = [name for name in (ACTOR, CRITIC) if name not in settings.observations]
     if missing:
         raise UserError(f"{task}: has no observation group {missing[0]}, only {', '.join(settings.observations)}")
