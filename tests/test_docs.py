@@ -23,8 +23,8 @@ from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
 from warpsac.config.schema import Config
+from warpsac.envs.registry import require_effect
 from warpsac.runs.rowfiles import EVALUATION_COLUMNS
-from warpsac.training.configure import require_effect
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])

@@ -13,13 +13,14 @@ import pytest
 import runs
 from stepping import assert_same_steps, roll, step
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import check, contract, registry
+from warpsac.envs import check, registry
 from warpsac.envs.check import Finding, check_env
 from warpsac.envs.host import gym
 from warpsac.envs.host.vector import SeedEnvs, reset_seed
 from warpsac.envs.probes import host as probe
 from warpsac.envs.tasks import all_tasks, benchmark_tasks
 from warpsac.errors import UserError
+from warpsac.types import rescale
 
 Box = gymnasium.spaces.Box
 MUJOCO_TASKS = [task for task in benchmark_tasks() if task.family == "mujoco"]
@@ -115,7 +116,7 @@ def test_a_state_that_is_no_numbers_or_cannot_be_had_is_none(monkeypatch: pytest
 
 def test_actions_are_rescaled_and_never_leave_the_range() -> None:
     low, high = (-0.4, 0.0, -1.0), (0.4, 10.0, 3.0)
-    scaled = contract.rescale(np.array([[-1, -1, -1], [1, 1, 1], [0, 0, 0], [2, -2, 0.5]], np.float32), low, high)
+    scaled = rescale(np.array([[-1, -1, -1], [1, 1, 1], [0, 0, 0], [2, -2, 0.5]], np.float32), low, high)
     expected = [[-0.4, 0, -1], [0.4, 10, 3], [0, 5, 1], [0.4, 0, 2]]
     np.testing.assert_array_equal(scaled, np.array(expected, np.float32))
     assert scaled.dtype == np.float32

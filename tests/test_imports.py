@@ -161,7 +161,8 @@ from warpsac.config import loading, profiles, provenance, schema
 from warpsac.envs import published, registry, task_list
 from warpsac.report import command
 from warpsac.runs import bench_plan, checkpoint, curve, files, rowfiles, run_folder
-from warpsac.training import configure, episodes, evaluate, terminal
+from warpsac.training import episodes, evaluate, terminal
+from warpsac.envs import registry
 """
     assert loaded_by(code) == set()
 

@@ -17,10 +17,10 @@ import tyro
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs.registry import defaults_of
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs.files import in_words
 from warpsac.runs.run_folder import resume_command
-from warpsac.training.configure import defaults_of
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
 if TYPE_CHECKING:

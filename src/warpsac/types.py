@@ -8,8 +8,12 @@ an observation is stored once even when the critic sees more than the actor.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 Array = Any  # numpy.ndarray or jax.Array: most functions here take either
 
@@ -79,3 +83,17 @@ class Batch(NamedTuple):
     reward: Array  # float32 [B], sum over j < k of gamma^j r_j, k the steps actually taken
     discount: Array  # float32 [B], gamma^k, or 0 where the window ended in a termination
     next_obs: Array  # float32 [B, D], the true observation at the window's end
+
+
+def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:
+    """Actions [..., A] from [-1, 1] to [low, high], as float32 and never outside."""
+    low64, high64, middle, half = _range(tuple(low), tuple(high))
+    scaled = middle + half * np.asarray(action, np.float64)
+    return np.minimum(np.maximum(scaled, low64), high64).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def _range(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, ...]:
+    """Both bounds, the middle and the half width; cached, as every step needs them."""
+    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
+    return low64, high64, (high64 + low64) / 2, (high64 - low64) / 2

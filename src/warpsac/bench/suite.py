@@ -15,10 +15,10 @@ from typing import Any
 from warpsac.config.profiles import PROFILES, VARIANTS
 from warpsac.config.schema import PPO, Config
 from warpsac.envs import registry
+from warpsac.envs.registry import configure
 from warpsac.envs.tasks import EXTRAS, benchmark_tasks
 from warpsac.errors import ConfigError, UserError
 from warpsac.report.groups import is_material
-from warpsac.training.configure import configure
 
 Settings = Mapping[str, Any]
 

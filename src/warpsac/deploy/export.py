@@ -22,10 +22,10 @@ from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
 from warpsac.envs import contract, registry
 from warpsac.envs.deploy_contract import ASSETS, Deployment
+from warpsac.envs.registry import has_effect
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
 from warpsac.runs.files import free_name, require_writable
-from warpsac.training.configure import has_effect
 from warpsac.training.policy import LoadedPolicy, load_policy, require_fit
 
 TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1, 1]

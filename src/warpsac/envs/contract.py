@@ -5,8 +5,6 @@ Nothing about a simulator leaks out of its own file: the rest of the package see
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -49,24 +47,6 @@ class EnvSpec:
     """Versions of the simulator's packages."""
     impl: str | None = None
     """The physics implementation, where `env.impl` leaves a choice."""
-
-    def rescale(self, action: np.ndarray) -> np.ndarray:
-        """Actions in [-1, 1] to the simulator's own range."""
-        return rescale(action, self.action_low, self.action_high)
-
-
-def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:
-    """Actions [..., A] from [-1, 1] to [low, high], as float32 and never outside."""
-    low64, high64, middle, half = _range(tuple(low), tuple(high))
-    scaled = middle + half * np.asarray(action, np.float64)
-    return np.minimum(np.maximum(scaled, low64), high64).astype(np.float32)
-
-
-@functools.lru_cache(maxsize=8)
-def _range(low: tuple[float, ...], high: tuple[float, ...]) -> tuple[np.ndarray, ...]:
-    """Both bounds, the middle and the half width; cached, as every step needs them."""
-    low64, high64 = np.asarray(low, np.float64), np.asarray(high, np.float64)
-    return low64, high64, (high64 + low64) / 2, (high64 - low64) / 2
 
 
 class SimulatorFailed(TrainingStopped):

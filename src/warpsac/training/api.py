@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from warpsac.envs.registry import configure
 from warpsac.training import devices
 from warpsac.training import start as training
-from warpsac.training.configure import configure
 from warpsac.training.policy import LoadedPolicy, load_policy
 from warpsac.training.start import Outcome
 

@@ -14,9 +14,9 @@ from rich.table import Table
 
 from warpsac.config.schema import Count, Seed
 from warpsac.envs import registry
+from warpsac.envs.registry import require_no_task
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
-from warpsac.training.configure import require_no_task
 from warpsac.training.policy import load_policy, require_fit
 
 

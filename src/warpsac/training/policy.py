@@ -13,11 +13,11 @@ from warpsac.agents.algorithm import Actor
 from warpsac.agents.ppo.learner import PpoActor
 from warpsac.agents.sac.learner import SacActor
 from warpsac.config.schema import PPO, Config
-from warpsac.envs.contract import EnvSpec, rescale
+from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training.state import restore
-from warpsac.types import ObsViews
+from warpsac.types import ObsViews, rescale
 
 
 class LoadedPolicy:

@@ -14,13 +14,13 @@ from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
 from warpsac.envs import registry
+from warpsac.envs.registry import require_effect
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import checkpoint, run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import devices
-from warpsac.training.configure import require_effect
 from warpsac.training.loop import Loop, Outcome
 from warpsac.training.state import Driver, restored_counters
 from warpsac.training.terminal import Display, Terminated

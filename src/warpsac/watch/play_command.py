@@ -10,10 +10,10 @@ import tyro
 
 from warpsac.config.schema import Count, Seed
 from warpsac.envs import registry
+from warpsac.envs.registry import require_no_task
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.training import devices
-from warpsac.training.configure import require_no_task
 from warpsac.training.policy import load_policy
 from warpsac.watch import play
 

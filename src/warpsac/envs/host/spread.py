@@ -19,6 +19,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.host.vector import InProcessEnvs, Recipe, SeedEnvs
 from warpsac.envs.host.workers import WorkerEnvs, WorkerLost, WorkerRefused
 from warpsac.errors import UserError
+from warpsac.types import rescale
 
 MEASURED = 20  # steps, and messages
 # Seconds that a vector step costs beyond the simulator's own, on an average machine: for waking processes up, and for
@@ -88,7 +89,9 @@ def step_cost(recipe: Recipe) -> float:
     """Seconds of one step, on an environment made for this and closed again: no episode is disturbed."""
     env = recipe.build()
     random = np.random.default_rng(0)
-    actions = recipe.spec.rescale(random.uniform(-1, 1, (MEASURED, recipe.spec.action_dim)))
+    actions = rescale(
+        random.uniform(-1, 1, (MEASURED, recipe.spec.action_dim)), recipe.spec.action_low, recipe.spec.action_high
+    )
     with contextlib.closing(env):
         try:
             return statistics.median(_times(env, actions))

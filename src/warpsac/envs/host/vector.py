@@ -18,7 +18,7 @@ import numpy as np
 from warpsac.envs import drawing
 from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, Scene, SimulatorFailed
 from warpsac.errors import in_a_line
-from warpsac.types import Restart, StepResult
+from warpsac.types import Restart, StepResult, rescale
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
 SingleEnv = Any
@@ -102,7 +102,7 @@ class InProcessEnvs:
         terminated, truncated, success = np.zeros((3, n), bool)
         restart_mask, restart_obs = np.zeros(n, bool), np.zeros((n, d), np.float32)
         faults_before = self._faults
-        for i, action in enumerate(self.spec.rescale(self._action)):
+        for i, action in enumerate(rescale(self._action, self.spec.action_low, self.spec.action_high)):
             while True:
                 try:
                     obs[i], reward[i], terminated[i], truncated[i], success[i] = self._step(i, action)
