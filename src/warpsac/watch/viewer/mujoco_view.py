@@ -35,8 +35,10 @@ class MujocoView(View):
     def __init__(self, server: viser.ViserServer, env: contract.HasScene):
         super().__init__(server)
         self._env, self.follow = env, True
+        self._world = server.scene.add_frame("/world", show_axes=False)
+        self._nodes: dict[tuple[Any, ...], tuple[Any, dict[str, Any]]] = {}
+        self._added = 0  # nodes so far: pages mix up nodes of the same name
         self._model: Any = None
-        self._static: list[bytes] = []
 
     def show(self) -> None:
         scene = self._env.scene()
@@ -59,9 +61,10 @@ class MujocoView(View):
         self.velocity = velocity_of(model, data, self._root)
 
     def _start(self, model: Any, data: Any) -> None:
-        self._server.scene.reset()
-        self._world = self._server.scene.add_frame("/world", show_axes=False)
-        self._model, self._static, self._nodes = model, [], dict[tuple[Any, ...], tuple[Any, dict[str, Any]]]()
+        for key in list(self._nodes):
+            self._nodes.pop(key)[0].remove()
+        self._world.position = np.zeros(3)
+        self._model, self._static = model, list[bytes]()
         self._visible, self._options = mujoco.MjvScene(model, maxgeom=10_000), mujoco.MjvOption()
         self._tints = np.array([_tint(model, material) for material in range(model.nmat)] + [np.ones(3)])  # [-1]: none
         self._root = main_body(model)
@@ -90,7 +93,8 @@ class MujocoView(View):
                 for name in [name for name in state if not np.array_equal(state[name], sent[name])]:
                     setattr(handle, name, state[name])
             else:
-                handle = self._add("/world/" + "-".join(map(str, key)), model, geoms[0], state)
+                self._added += 1
+                handle = self._add("/world/" + "-".join(map(str, (*key, self._added))), model, geoms[0], state)
             self._nodes[key] = handle, state
 
     def _state(self, data: Any, geoms: list[Any], alone: bool) -> dict[str, Any]:

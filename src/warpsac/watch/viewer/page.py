@@ -94,7 +94,7 @@ class Page:
 
     def _buttons(self, label: str, orders: dict[str, Callable[[], None]], keys: Sequence[Any]) -> None:
         group = self._gui.add_button_group(label, tuple(orders), hint=f"keys: {', '.join(keys)}")
-        self._on(group.on_click, lambda name: orders[name]())
+        self._on(group.on_click, lambda name: orders.get(name, lambda: None)())
         for key, (name, order) in zip(keys, orders.items()):
             self._on_key(f"{label}: {name}", key, order)
 

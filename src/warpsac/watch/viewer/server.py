@@ -8,6 +8,7 @@ import html
 import io
 import ipaddress
 import logging
+import re
 import socket
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
@@ -55,6 +56,7 @@ class Server(viser.ViserServer):
             library.serve = original
         if not guarded:
             self.stop()
+            listening.close()
             raise UserError(f"viser {viser.__version__}: no way to refuse other sites; install the locked version")
         loop = self.get_event_loop()
         loop.call_soon_threadsafe(loop.set_exception_handler, lambda loop, context: None)  # malformed messages
@@ -69,8 +71,8 @@ class Server(viser.ViserServer):
 
     def _answer(self, answer: Callable[..., Any], connection: Any, request: Any) -> Any:
         """viser's answer to a request, unless it is refused."""
-        address = _host(request.headers.get("Host", ""))
-        if address is None or not (address in self._names or _is_ip(address)):
+        host = re.fullmatch(r"\[?([\w.-]+|[\da-f:.]+)\]?(:\d+)?", request.headers.get("Host", "").lower())
+        if host is None or not (host[1] in self._names or _is_ip(host[1])):
             return connection.respond(HTTPStatus.FORBIDDEN, f"not the name of this server: open {self.url}\n")
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.headers["Host"]:
@@ -97,21 +99,17 @@ class Server(viser.ViserServer):
 def _listen(host: str, port: int) -> socket.socket:
     if not 0 <= port < 2**16:
         raise UserError(f"port = {port}: must lie in 0..65535 (0: any free one)")
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
     except OSError as error:
+        listening.close()
         raise UserError(
             f"cannot listen on {host}, port {port}: {in_words(error)}; choose another with --port "
             "(0: any free one) or --host"
         ) from None
-
-
-def _host(header: str) -> str | None:
-    """The host of a Host header, without its port; None if it is malformed."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(f"//{header}")
-        return parts.hostname if parts.netloc == header and parts.port != 0 else None
-    return None
+    return listening
 
 
 def _is_ip(host: str) -> bool:
