@@ -98,7 +98,7 @@ def shown() -> Iterator[tuple[Ball, Any, ViewerPage]]:
     """A scene, its view, and a page that has received it."""
     pytest.importorskip("mujoco")
     from warpsac.watch.viewer.server import Server
-    from warpsac.watch.viewer.view import view_of
+    from warpsac.watch.viewer.session import view_of
 
     server, ball = Server("127.0.0.1", 0, "ball"), Ball()
     view = view_of(server, ball)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from warpsac.envs import contract
 from warpsac.training.signals import StopSignals, killed_by_signals
 from warpsac.watch.viewer.page import Page
 from warpsac.watch.viewer.server import Server
-from warpsac.watch.viewer.view import View, view_of
+from warpsac.watch.viewer.view import PictureView, View
 
 DEFAULT_HZ = 30.0  # where the simulator does not say
 FRAMES_PER_SECOND = 30
@@ -42,6 +42,15 @@ def watch(
             session.turn()  # the first step compiles
         while signals.received is None:
             session.turn()
+
+
+def view_of(server: Server, env: contract.HostEnv) -> View:
+    """What pages show of an environment that has been reset."""
+    if isinstance(env, contract.HasScene) and env.scene() is not None:
+        from warpsac.watch.viewer.mujoco_view import MujocoView
+
+        return MujocoView(server, env)
+    return PictureView(server, env)
 
 
 class Pace:

@@ -51,11 +51,3 @@ class PictureView(View):
 
     def show(self) -> None:
         self._picture.image = image_of(self._env)
-
-
-def view_of(server: viser.ViserServer, env: contract.HostEnv) -> View:
-    if isinstance(env, contract.HasScene) and env.scene() is not None:
-        from warpsac.watch.viewer.mujoco_view import MujocoView
-
-        return MujocoView(server, env)
-    return PictureView(server, env)
