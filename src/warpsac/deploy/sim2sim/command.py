@@ -54,8 +54,8 @@ def command(asked: Sim2SimOptions) -> int:
     if asked.viewer and (asked.video or asked.json):
         raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
     policy = Policy(asked.policy)
-    require_mujoco()
     if asked.video:
+        require_mujoco()
         prepare_to_draw()
     robot = load_scene(policy, asked.scene)
     outside = _outside(asked.command, robot.robot)
