@@ -379,7 +379,7 @@ def test_another_version_of_the_page_and_one_page_too_many(served: tuple[Stage, 
 
 
 def test_malformed_requests_do_no_harm(served: tuple[Stage, str], capfd: pytest.CaptureFixture[str]) -> None:
-    stage, url = served
+    _, url = served
     address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
     for request in (b"\xff\xfe\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"):
         with socket.create_connection(address) as connection:

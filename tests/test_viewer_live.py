@@ -55,6 +55,11 @@ BALL = """
       </body>
     </body>
   </worldbody>
+  <deformable>
+    <skin name="coat" vertex="0 0 0 0.1 0 0 0 0.1 0" face="0 1 2" rgba="0 1 0 1">
+      <bone body="marble" bindpos="0 0 0" bindquat="1 0 0 0" vertid="0 1 2" vertweight="1 1 1"/>
+    </skin>
+  </deformable>
   <tendon><spatial width="0.01"><site site="hook"/><site site="anchor"/></spatial></tendon>
 </mujoco>
 """
@@ -122,7 +127,7 @@ def nodes_of(page: ViewerPage, category: str, kind: str) -> list[dict[str, Any]]
 
 @pytest.mark.mujoco
 def test_every_kind_of_geom_is_shown(shown: tuple[Ball, Any, ViewerPage]) -> None:
-    ball, _, page = shown
+    _, _, page = shown
     floor, table = nodes_of(page, STATIC, PLANE)
     assert (floor["infinite_grid"], floor["plane_color"], floor.get("position")) == (True, [0, 255, 0], None)
     assert (table["infinite_grid"], table["width"], table["height"], table["position"]) == (False, 4, 2, [0, 0, -1])
@@ -148,6 +153,8 @@ def test_every_kind_of_geom_is_shown(shown: tuple[Ball, Any, ViewerPage]) -> Non
     cylinder, tendon = sorted(nodes_of(page, MOVING, CYLINDER), key=lambda node: "batched_scales" in node)
     np.testing.assert_allclose(cylinder["scale"], [0.1, 0.1, 0.2], rtol=1e-6)
     np.testing.assert_allclose(tendon["batched_scales"], [0.01, 0.01, 1.5], rtol=1e-6)
+    (coat,) = [node for node in page.nodes.values() if node.get("color") == [0, 255, 0]]
+    np.testing.assert_allclose(coat["vertices"].reshape(3, 3), [[5, 0, 0], [5.1, 0, 0], [5, 0.1, 0]], atol=1e-6)
     assert nodes_of(page, MOVING, BOX) == []  # hidden, as in MuJoCo's own viewer
 
 
@@ -172,9 +179,11 @@ def test_only_changes_are_sent_and_the_world_moves_under_the_robot(shown: tuple[
     assert sent() == []
     ball.data.qpos[0] += 1.0  # the marble
     mujoco.mj_forward(ball.model, ball.data)
-    assert sent() == ["SetPositionMessage"]
+    assert sorted(sent()) == ["SceneNodeUpdateMessage", "SetPositionMessage"]  # its skin and itself
     (marble,) = [node for node in nodes_of(page, MOVING, ELLIPSOID) if node["color"] == [0, 0, 255]]
     assert marble["position"] == pytest.approx([6, 0, 0])
+    (coat,) = [node for node in page.nodes.values() if node.get("color") == [0, 255, 0]]
+    np.testing.assert_allclose(coat["vertices"].reshape(3, 3)[0], [6, 0, 0], atol=1e-6)
     ball.data.qpos[1] += 2.0  # the robot
     mujoco.mj_forward(ball.model, ball.data)
     sent()
@@ -189,6 +198,9 @@ def test_only_changes_are_sent_and_the_world_moves_under_the_robot(shown: tuple[
     assert sent() == ["SceneNodeUpdateMessage"]
     (boxes,) = nodes_of(page, STATIC, BOX)
     np.testing.assert_allclose(boxes["batched_positions"].reshape(2, 3)[0], [0, 7, 0])
+    ball.model.hfield_data[:] = 1
+    assert sent() == ["SceneNodeUpdateMessage"]
+    assert nodes_of(page, STATIC, HFIELD)[0]["vertices"].reshape(-1, 3)[:, 2].min() == 1
     ball.__init__()  # type: ignore[misc]  # built again after a fault
     assert "RemoveSceneNodeMessage" in sent()
     assert world() == pytest.approx([0, 0, 0])

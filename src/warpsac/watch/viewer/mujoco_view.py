@@ -40,6 +40,21 @@ class MujocoView(View):
         self._added = 0  # nodes so far: pages mix up nodes of the same name
         self._model: Any = None
 
+    def _start(self, model: Any, data: Any) -> None:
+        for key in list(self._nodes):
+            self._nodes.pop(key)[0].remove()
+        self._world.position = np.zeros(3)
+        self._model = model
+        self._static: list[bytes] = []
+        self._visible, self._options = mujoco.MjvScene(model, maxgeom=10_000), mujoco.MjvOption()
+        self._tints = np.array([_tint(model, material) for material in range(model.nmat)] + [np.ones(3)])  # [-1]: none
+        self._root = main_body(model)
+        self._home = np.array(data.subtree_com[self._root])
+        azimuth = np.radians(135.0 if _is_free(model, self._root) else 90.0)
+        ahead = np.array([np.cos(azimuth), np.sin(azimuth), -np.tan(np.radians(15.0))])
+        distance = 3.2 * radius_of(model, data, self._root)  # all of it, with some room around
+        self.place_camera(self._home - distance * ahead, self._home)
+
     def show(self) -> None:
         scene = self._env.scene()
         assert scene is not None
@@ -60,20 +75,6 @@ class MujocoView(View):
                 self._world.position = self._home - data.subtree_com[self._root]
         self.velocity = velocity_of(model, data, self._root)
 
-    def _start(self, model: Any, data: Any) -> None:
-        for key in list(self._nodes):
-            self._nodes.pop(key)[0].remove()
-        self._world.position = np.zeros(3)
-        self._model, self._static = model, list[bytes]()
-        self._visible, self._options = mujoco.MjvScene(model, maxgeom=10_000), mujoco.MjvOption()
-        self._tints = np.array([_tint(model, material) for material in range(model.nmat)] + [np.ones(3)])  # [-1]: none
-        self._root = main_body(model)
-        self._home = np.array(data.subtree_com[self._root])
-        azimuth = np.radians(135.0 if _is_free(model, self._root) else 90.0)
-        ahead = np.array([np.cos(azimuth), np.sin(azimuth), -np.tan(np.radians(15.0))])
-        distance = 3.2 * radius_of(model, data, self._root)  # all of it, with some room around
-        self.place_camera(self._home - distance * ahead, self._home)
-
     def _draw(self, model: Any, data: Any, category: int) -> None:
         """Bring the nodes of one of MuJoCo's categories up to date: add, change and remove them."""
         visible = self._visible
@@ -87,7 +88,7 @@ class MujocoView(View):
         for key in [key for key in self._nodes if key[0] == category and key not in found]:
             self._nodes.pop(key)[0].remove()
         for key, geoms in found.items():
-            state = self._state(data, geoms, alone=isinstance(key[1], int))
+            state = self._state(model, data, geoms, alone=isinstance(key[1], int))
             if key in self._nodes:
                 handle, sent = self._nodes[key]
                 for name in [name for name in state if not np.array_equal(state[name], sent[name])]:
@@ -97,31 +98,27 @@ class MujocoView(View):
                 handle = self._add("/world/" + "-".join(map(str, (*key, self._added))), model, geoms[0], state)
             self._nodes[key] = handle, state
 
-    def _state(self, data: Any, geoms: list[Any], alone: bool) -> dict[str, Any]:
+    def _state(self, model: Any, data: Any, geoms: list[Any], alone: bool) -> dict[str, Any]:
         """What may change about a node, by viser's names."""
         first, visible = geoms[0], self._visible
         colors = np.array([geom.rgba[:3] * self._tints[geom.matid] for geom in geoms])
-        opacity = float(first.rgba[3]) if first.rgba[3] < 1 else None
+        color = tuple((255 * colors[0].clip(0, 1)).astype(int).tolist())
         if first.type == SKIN:
             start, count = visible.skinvertadr[first.dataid], visible.skinvertnum[first.dataid]
-            return {"vertices": visible.skinvert.reshape(-1, 3)[start : start + count], "color": _bytes(colors[0])}
+            return {"vertices": np.array(visible.skinvert.reshape(-1, 3)[start : start + count]), "color": color}
         wxyz, positions = np.zeros((len(geoms), 4)), np.array([geom.pos for geom in geoms])
         for row, geom in zip(wxyz, geoms):
             mujoco.mju_mat2Quat(row, geom.mat.astype(np.float64).ravel())
         if first.type == PLANE:  # an infinite one is listed wherever MuJoCo's camera is
-            return {
-                "position": np.array(data.geom_xpos[first.objid]),
-                "wxyz": wxyz[0],
-                "plane_color": _bytes(colors[0]),
-            }
+            return {"position": np.array(data.geom_xpos[first.objid]), "wxyz": wxyz[0], "plane_color": color}
+        opacity = float(first.rgba[3]) if first.rgba[3] < 1 else None
         scales = np.array([geom.size if _shape(geom)[0] in SCALED else np.ones(3) for geom in geoms])
         if alone:
-            color, scale = _bytes(colors[0]), tuple(scales[0].tolist())
+            scale = tuple(scales[0].tolist())
             return {"position": positions[0], "wxyz": wxyz[0], "scale": scale, "color": color, "opacity": opacity}
-        return {
-            "batched_positions": positions, "batched_wxyzs": wxyz, "batched_scales": scales, "opacity": opacity,
-            "batched_colors": colors**2.2,  # linear, unlike others in viser
-        }  # fmt: skip
+        state = {"batched_positions": positions, "batched_wxyzs": wxyz, "batched_scales": scales, "opacity": opacity}
+        state["batched_colors"] = colors**2.2  # linear, unlike other colours in viser
+        return state | ({"vertices": _mesh(model, first)[0]} if first.type == HFIELD else {})
 
     def _add(self, name: str, model: Any, geom: Any, state: dict[str, Any]) -> Any:
         scene = self._server.scene
@@ -129,18 +126,12 @@ class MujocoView(View):
             width, height = (2 * geom.size[:2]).tolist()
             options: dict[str, Any] = {"plane_opacity": float(geom.rgba[3]), "infinite_grid": not width * height}
             return scene.add_grid(name, width or 10.0, height or 10.0, **options, **state)
-        flat = _shape(geom)[0] not in (ELLIPSOID, CAPSULE, SKIN)
-        if geom.type == SKIN:
-            start, count = model.skin_faceadr[geom.dataid], model.skin_facenum[geom.dataid]
-            return scene.add_mesh_simple(name, faces=model.skin_face[start : start + count], **state)
         vertices, faces = _mesh(model, geom)
+        options = {"vertices": vertices, "faces": faces} | state
+        options["flat_shading"] = _shape(geom)[0] not in (ELLIPSOID, CAPSULE, SKIN)
         if "batched_wxyzs" in state:
-            return scene.add_batched_meshes_simple(name, vertices, faces, lod="off", flat_shading=flat, **state)
-        return scene.add_mesh_simple(name, vertices, faces, flat_shading=flat, **state)
-
-
-def _bytes(color: np.ndarray) -> tuple[int, ...]:
-    return tuple((255 * color.clip(0, 1)).astype(int).tolist())
+            return scene.add_batched_meshes_simple(name, lod="off", **options)
+        return scene.add_mesh_simple(name, **options)
 
 
 def _shape(geom: Any) -> tuple[Any, ...]:
@@ -154,7 +145,7 @@ def _shape(geom: Any) -> tuple[Any, ...]:
 
 
 def _mesh(model: Any, geom: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices and faces."""
+    """Vertices and faces; a skin's vertices change all the time and are no part of its shape."""
     kind, number = _shape(geom)[0], geom.dataid
     if kind == MESH:
         number //= 2  # the odd ones are convex hulls
@@ -169,6 +160,9 @@ def _mesh(model: Any, geom: Any) -> tuple[np.ndarray, np.ndarray]:
         corners = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).reshape(-1, 1)
         faces = corners + np.array([0, 1, columns + 1, 0, columns + 1, columns])
         return np.column_stack([x.ravel(), y.ravel(), z]), faces.reshape(-1, 3)
+    if kind == SKIN:
+        start, count = model.skin_faceadr[number], model.skin_facenum[number]
+        return np.zeros((0, 3)), model.skin_face[start : start + count]
     mesh = SCALED[kind]() if kind in SCALED else creation.capsule(height=2 * geom.size[2], radius=geom.size[0])
     return mesh.vertices, mesh.faces
 

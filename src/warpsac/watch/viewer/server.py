@@ -10,7 +10,7 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -33,7 +33,7 @@ class Server(viser.ViserServer):
 
     def __init__(self, host: str, port: int, title: str):
         self._title = title
-        self._names = {host, "localhost", socket.gethostname().lower()}
+        self._names = {host.lower(), "localhost", socket.gethostname().lower()}
         listening = _listen(host, port)
         address, bound = listening.getsockname()[:2]
         address = socket.gethostname() if address in ("0.0.0.0", "::") else address
@@ -67,7 +67,7 @@ class Server(viser.ViserServer):
             super().stop()
 
     def request_share_url(self, verbose: bool = True) -> None:
-        """Never: any page could ask viser to publish this server through somebody else's."""
+        """Never: any page could have this server published through one of viser's makers."""
 
     def _answer(self, answer: Callable[..., Any], connection: Any, request: Any) -> Any:
         """viser's answer to a request, unless it is refused."""
@@ -119,8 +119,6 @@ def _is_ip(host: str) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> contextlib.AbstractContextManager[Any]:
     """Without viser's own lines: the terminal belongs to the command."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+    return contextlib.redirect_stdout(io.StringIO())
