@@ -1,4 +1,8 @@
-"""Watch policies: `play` rolls one out on its task, `video` writes mp4 files, `viewer` shows it in the browser.
+"""Watch policies at work.
 
-Used by the command line and by `deploy`; imports what is below `training`, and its signals.
+play, play_command  roll a policy or an untrained agent out on its task; the command line of it
+video               mp4 files, and a way for MuJoCo to draw on this machine
+viewer              the same live in the browser
+
+Imported by `deploy` and the command line.
 """

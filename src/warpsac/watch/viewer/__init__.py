@@ -1,9 +1,9 @@
-"""The browser viewer, on viser: drawn by the browser, so that the machine of the simulator needs no OpenGL.
+"""The browser viewer, on viser: the browser draws, so that the machine of the simulator needs no OpenGL.
 
-session   policy and simulator in real time, on the main thread; carries out the page's orders between steps
-page      buttons, sliders, keys and numbers
-scene     what is seen: a MuJoCo scene as meshes, or the pictures that an environment renders itself
-server    viser's web server, behind a check of who connects
+session            policy and simulator in real time, on the main thread; carries out the page's orders between steps
+page               numbers, buttons, sliders and keys
+view, mujoco_view  what is seen: pictures that an environment renders, or a MuJoCo scene as meshes
+server             viser's web server, behind a check of who connects
 
 Imported by `watch.play` and `deploy.sim2sim`.
 """
