@@ -67,7 +67,7 @@ class Server(viser.ViserServer):
             super().stop()
 
     def request_share_url(self, verbose: bool = True) -> None:
-        """Never: any page could have this server published through one of viser's makers."""
+        """Never: any page could have this server published through one that viser's makers run."""
 
     def _answer(self, answer: Callable[..., Any], connection: Any, request: Any) -> Any:
         """viser's answer to a request, unless it is refused."""
