@@ -127,13 +127,13 @@ class Page:
 
 
 @contextmanager
-def page(browser: str) -> Iterator[Page]:
+def page(browser: str, *flags: str) -> Iterator[Page]:
     """A tab of a browser of its own, with a profile that vanishes."""
     read_here, write_there = os.pipe()
     read_there, write_here = os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
-            [sys.executable, "-c", AS_3_AND_4, str(read_there), str(write_there), browser, *FLAGS,
+            [sys.executable, "-c", AS_3_AND_4, str(read_there), str(write_there), browser, *FLAGS, *flags,
              f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(read_there, write_there),
             stdout=subprocess.DEVNULL,

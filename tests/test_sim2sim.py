@@ -326,7 +326,7 @@ def test_a_way_to_draw_that_does_not_work_here(name: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("MUJOCO_GL", name)
     monkeypatch.delenv("DISPLAY", raising=False)
     assert video.find_gl() is None
-    assert video.no_gl().startswith(f"MUJOCO_GL = {name}: MuJoCo cannot draw so here; unset it")
+    assert video.no_gl().startswith(f"MUJOCO_GL = {name}: MuJoCo cannot draw this way here; unset it")
 
 
 def test_the_scene_must_have_the_robot(tmp_path: Path) -> None:
@@ -453,12 +453,13 @@ def test_on_stage_it_is_steered_and_a_fall_ends_an_episode(tmp_path: Path) -> No
 def test_the_page_takes_the_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def look(prepare: Any, status: Any, host: str, port: int, seed: int) -> None:
+    def look(prepare: Any, task: str, agent: str, host: str, port: int, seed: int) -> None:
         env, act = prepare()
-        asked.extend([status.task, status.agent, host, port, act(env.reset(seed)).shape])
+        asked.extend([task, agent, host, port, act(env.reset(seed)).shape])
 
-    monkeypatch.setattr(stage.viewer, "watch", look)
-    monkeypatch.setattr("warpsac.deploy.sim2sim.command.prepare_to_draw", lambda: None)
+    monkeypatch.setattr(stage.session, "watch", look)
+    # The browser draws: OpenGL is not even looked for.
+    monkeypatch.setattr("warpsac.deploy.sim2sim.command.prepare_to_draw", lambda: pytest.fail("OpenGL"))
     path = str(write(tmp_path))
     assert cli.main(["sim2sim", path, "--viewer", "--port", "0"]) == 0
     assert asked == ["Walker", "policy.onnx", "127.0.0.1", 0, (1, 2)]

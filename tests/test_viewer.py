@@ -1,115 +1,34 @@
-"""The viewer behind its page: controls that trust nothing, a clock that is true, the command given, HTTP."""
+"""The viewer without a simulator: a clock that is true, orders, the page through the real server, who may connect."""
 
 from __future__ import annotations
 
-import json
+import io
+import re
 import signal
 import socket
 import threading
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from pages import ask, decoded
+from viewer_page import ViewerPage, ask
 from warpsac import cli
 from warpsac.envs import contract
 from warpsac.envs.contract import EnvSpec, HostStep
 from warpsac.errors import UserError
 from warpsac.types import ObsViews, Restart, StepResult
 from warpsac.watch import play
-from warpsac.watch.viewer.board import Board, Status
-from warpsac.watch.viewer.controls import BadRequest, Camera, Controls, apply
-from warpsac.watch.viewer.drive import Drive, Pace
-from warpsac.watch.viewer.server import LONGEST_REQUEST, Server
-
-JOYSTICK = Controls(command_range=((-1.0, -0.5, -2.0), (1.5, 0.5, 2.0)))
-
-
-# --- controls
-
-
-@pytest.mark.parametrize(
-    ("request_", "field", "value"),
-    [
-        ({"pause": True}, "paused", True),
-        ({"speed": 0.25}, "speed", 0.25),
-        ({"speed": 1000}, "speed", 8.0),
-        ({"speed": -1}, "speed", 0.05),
-        ({"reset": True}, "resets", 1),
-        ({"command": [0.5, 0, -1]}, "command", (0.5, 0.0, -1.0)),
-        ({"command": [9, -9, 1e5]}, "command", (1.5, -0.5, 2.0)),
-        ({"command": None}, "command", None),
-        ({"size": [801, 600]}, "size", (800, 600)),
-        ({"size": [2560, 1440]}, "size", (1280, 720)),
-        ({"size": [1000, 4000]}, "size", (240, 960)),
-        ({"size": [0, 5]}, "size", (160, 120)),
-    ],
-)
-def test_a_request_sets_what_it_names(request_: dict[str, Any], field: str, value: Any) -> None:
-    after = apply(JOYSTICK, request_)
-    assert getattr(after, field) == value
-    assert replace(after, **{field: getattr(JOYSTICK, field)}) == JOYSTICK
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("[1]", "an object of settings"),
-        ('{"fly": true}', "unknown setting 'fly'"),
-        ('{"pause": 1}', "pause must be true or false"),
-        ('{"speed": "2"}', "speed must be 1 finite number"),
-        ('{"speed": true}', "speed must be 1 finite number"),
-        ('{"speed": NaN}', "speed must be 1 finite number"),
-        ('{"speed": Infinity}', "speed must be 1 finite number"),
-        ('{"command": [1, 2]}', "command must be 3 finite numbers"),
-        ('{"command": [1, 2, NaN]}', "command must be 3 finite numbers"),
-        ('{"command": {"x": 1}}', "command must be 3 finite numbers"),
-        ('{"orbit": [1e300, 0]}', "orbit must be 2 finite numbers"),
-        ('{"zoom": 0}', "zoom must be above 0"),
-        ('{"size": 3}', "size must be 2 finite numbers"),
-    ],
-)
-def test_requests_that_make_no_sense(text: str, complaint: str) -> None:
-    with pytest.raises(BadRequest, match=complaint):
-        apply(JOYSTICK, json.loads(text))
-
-
-def test_all_of_a_request_or_nothing() -> None:
-    board = Board(Status("task", "zero"))
-    with pytest.raises(BadRequest, match="this task takes no command"):
-        board.order({"pause": True, "command": [0, 0, 0]})
-    assert board.controls == Controls()
-
-
-def test_a_single_step_pauses_and_is_counted() -> None:
-    controls = apply(apply(Controls(), {"step": True}), {"step": True})
-    assert (controls.paused, controls.steps) == (True, 2)
-
-
-def test_the_camera_goes_where_it_is_dragged() -> None:
-    camera = Camera(azimuth=10.0, elevation=-15.0)
-    assert camera.orbit(0.1, 0.0).azimuth == 352.0  # 18 degrees the other way round
-    assert camera.orbit(0.0, 0.25).elevation == -60.0
-    assert camera.orbit(0.0, 5.0).elevation == -89.0  # never over the top
-    assert (camera.zoomed(2.0).zoom, camera.zoomed(1e5).zoom) == (2.0, 20.0)
-    # Looking along +y from the side (azimuth 90): right is +x and, level, up is +z.
-    side = Camera(azimuth=90.0, elevation=0.0, zoom=2.0)
-    np.testing.assert_allclose(side.pan(0.25, 0.0).offset, (-0.5, 0.0, 0.0), atol=1e-12)
-    np.testing.assert_allclose(side.pan(0.0, 0.25).offset, (0.0, 0.0, 0.5), atol=1e-12)
-    # Straight from above, up in the picture is ahead.
-    above = Camera(azimuth=90.0, elevation=-90.0)
-    np.testing.assert_allclose(above.pan(0.0, 1.0).offset, (0.0, 1.0, 0.0), atol=1e-12)
-
-
-def test_home_returns_to_the_start() -> None:
-    home = Camera(azimuth=90.0)
-    moved = apply(Controls(home=home, camera=home), {"orbit": [1, 1], "zoom": 3.0, "pan": [1, 0], "follow": False})
-    assert moved.camera != home
-    assert apply(moved, {"home": True}).camera == home
-
+from warpsac.watch.viewer import server as viewer_server
+from warpsac.watch.viewer import session as viewer_session
+from warpsac.watch.viewer.page import Page
+from warpsac.watch.viewer.server import MOST_PAGES, Server
+from warpsac.watch.viewer.session import DRAWING_AT_MOST, Pace, Session
+from warpsac.watch.viewer.view import PictureView, View
 
 # --- the clock
 
@@ -133,7 +52,7 @@ def test_pace_keeps_time_on_average_and_does_not_chase() -> None:
     assert pace.seconds_left() == pytest.approx(0.0)
 
 
-# --- the simulation under control
+# --- the simulation under orders
 
 
 class Joystick:
@@ -164,7 +83,7 @@ class Joystick:
         )  # fmt: skip
         if over:
             self._steps = 0
-        self._command = np.array([0.1, 0.2, 0.3])  # the task's own again, as if drawn anew at every step
+        self._command = np.array([0.1, 0.2, 0.3])  # the task's own again, as if drawn at every step
         return HostStep(result, Restart(np.ones(1, bool), obs) if self.faulty else None, 0)
 
     def command(self) -> contract.Command:
@@ -173,41 +92,39 @@ class Joystick:
     def steer(self, value: np.ndarray) -> None:
         self._command = value
 
+    def render(self) -> np.ndarray:
+        return np.full((8, 16, 3), 40 * self._steps, np.uint8)
 
-class Pencil:
-    """A painter that counts."""
 
-    home, velocity = Camera(azimuth=77.0), (0.5, 0.0, 0.0)
+class CountingView(View):
+    velocity = (0.5, 0.0, 0.0)
+    shown = 0
 
-    def __init__(self) -> None:
-        self.taken = 0
-
-    def take(self) -> None:
-        self.taken += 1
-
-    def paint(self, controls: Controls) -> np.ndarray:
-        return np.full((8, 8, 3), self.taken, np.uint8)
-
-    def close(self) -> None: ...
+    def show(self) -> None:
+        self.shown += 1
 
 
 class Stage:
-    """A drive whose policy remembers what it saw."""
+    """A session whose policy remembers what it saw, with a page that nobody watches unless told."""
 
-    def __init__(self) -> None:
-        self.env, self.pencil, self.board = Joystick(), Pencil(), Board(Status("joystick", "zero"))
+    def __init__(self, page: Any = None, view: View | None = None) -> None:
+        self.env, self.view = Joystick(), view or CountingView(None)  # type: ignore[arg-type]
+        self.page = page or SimpleNamespace(watched=True, show=lambda status: None)
         self.seen: list[list[float]] = []
-        obs = self.env.reset(5)
-        self.drive = Drive(self.env, self.act, self.board, self.pencil, obs, seed=5)  # type: ignore[arg-type]
+        self.session = Session(self.env, self.act, self.page, self.view, self.env.reset(5), seed=5)  # type: ignore[arg-type]
+        self.status = self.session.status
 
     def act(self, obs: np.ndarray) -> np.ndarray:
         self.seen.append(obs[0].tolist())
         return np.zeros((1, 1), np.float32)
 
+    def order(self, *orders: Callable[[], Any]) -> None:
+        for order in orders:
+            self.session.orders.put(order)
+            self.session.turn()
+
     def step(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.board.order({"step": True})
-            self.drive.turn()
+        self.order(*[self.session.single_step] * times)
 
 
 @pytest.fixture
@@ -216,42 +133,39 @@ def stage() -> Stage:
 
 
 def test_before_the_first_step(stage: Stage) -> None:
-    status, controls = stage.board.status, stage.board.controls
-    assert (status.phase, status.hz, status.free_camera) == ("preparing", 1000.0, True)
-    assert status.command == (0.1, 0.2, 0.3)
-    assert controls.camera == controls.home == Pencil.home
-    assert controls.command_range == ((-1.0, -0.5, -1.0), (1.0, 0.5, 1.0))
+    assert (stage.status.hz, stage.status.step, stage.status.episode) == (1000.0, 0, 1)
+    assert stage.status.command is not None
+    assert stage.status.command.tolist() == [0.1, 0.2, 0.3]
+    assert stage.status.velocity == (0.5, 0.0, 0.0)
 
 
-def test_episodes_are_told_and_go_on(stage: Stage) -> None:
+def test_episodes_are_reported_and_continue(stage: Stage) -> None:
     stage.step(2)
-    status = stage.board.status
-    assert (status.phase, status.episode, status.step, status.total, status.ended) == ("running", 1, 2, 3.0, ())
+    status = stage.status
+    assert (status.episode, status.step, status.total, list(status.ended)) == (1, 2, 3.0, [])
     stage.step(2)
-    status = stage.board.status
-    assert (status.episode, status.step, status.total, status.ended) == (2, 1, 1.0, ((6.0, 3),))
+    assert (status.episode, status.step, status.total, list(status.ended)) == (2, 1, 1.0, [(6.0, 3)])
     stage.step(60)
-    assert len(stage.board.status.ended) == 12
+    assert len(status.ended) == 12
 
 
-def test_a_pause_holds_until_told_otherwise(stage: Stage) -> None:
-    stage.board.order({"pause": True})
-    stage.drive.turn()
+def test_a_pause_holds_until_it_is_ended(stage: Stage) -> None:
+    stage.order(stage.session.pause)
+    stage.session.turn()
     assert stage.seen == []
     stage.step()
-    stage.drive.turn()
+    stage.session.turn()
     assert len(stage.seen) == 1
-    stage.board.order({"pause": False})
+    stage.order(stage.session.pause)
     while len(stage.seen) < 4:
-        stage.drive.turn()
+        stage.session.turn()
 
 
-def test_reset_begins_another_episode_of_another_seed(stage: Stage) -> None:
+def test_reset_starts_another_episode_of_another_seed(stage: Stage) -> None:
     stage.step(2)
-    stage.board.order({"reset": True})
-    stage.drive.turn()
-    status = stage.board.status
-    assert (status.episode, status.step, status.total, status.ended) == (2, 0, 0.0, ())
+    stage.order(stage.session.reset)
+    status = stage.status
+    assert (status.episode, status.step, status.total, list(status.ended)) == (2, 0, 0.0, [])
     assert stage.env.seeds == [5, 6]
 
 
@@ -259,121 +173,257 @@ def test_a_fault_forgets_the_episode_it_broke(stage: Stage) -> None:
     stage.step(2)
     stage.env.faulty = True
     stage.step()
-    assert (stage.board.status.step, stage.board.status.total) == (1, 1.0)
+    assert (stage.status.step, stage.status.total) == (1, 1.0)
 
 
 def test_the_policy_sees_the_command_that_is_given(stage: Stage) -> None:
     """From the observation after the first steered step on, whatever the task draws in between."""
+    steer = stage.session.steer
     stage.step()
-    stage.board.order({"command": [0.7, -2.0, 0.0]})
+    stage.order(lambda: steer(np.array([0.7, -2.0, np.nan])))
     stage.step(3)
-    stage.board.order({"command": None})
+    stage.order(lambda: steer(None))
     stage.step(2)
     own, given = [0.1, 0.2, 0.3], [0.7, -0.5, 0.0]
     assert stage.seen == [own, own, given, given, given, own]
 
 
-def test_pictures_are_made_only_for_somebody_and_the_newest_wins(stage: Stage) -> None:
-    board = stage.board
-    assert board.picture(1, timeout=0.0) is None
-    found: list[Any] = []
-    reader = threading.Thread(target=lambda: found.append(board.picture(1, timeout=60)))
-    reader.start()
-    job = board.next_job(None)  # returns as soon as the reader waits
-    assert job is not None
-    board.hang(b"one")
-    reader.join()
-    assert found == [(1, b"one")]
-    board.hang(b"two")
-    board.hang(b"three")  # nobody asked in between: the second is gone
-    assert board.picture(2, timeout=0.0) == (3, b"three")
-    board.close()
-    assert board.next_job(job[1]) is None
+def test_only_watched_simulations_are_drawn_and_slow_drawing_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(viewer_session.time, "monotonic", lambda: now[0])
+
+    class SlowView(CountingView):
+        def show(self) -> None:
+            super().show()
+            now[0] += 0.5
+
+    stage = Stage(SimpleNamespace(watched=False, show=lambda status: None), SlowView(None))  # type: ignore[arg-type]
+    assert stage.view.shown == 1  # type: ignore[attr-defined]
+    shown_at = []
+    for watched in (False, True):
+        stage.page.watched, start = watched, now[0]
+        for _ in range(1000):
+            before = stage.view.shown  # type: ignore[attr-defined]
+            stage.session.turn()
+            shown_at += [now[0]] * (stage.view.shown - before)  # type: ignore[attr-defined]
+            now[0] += 0.01
+        assert watched or not shown_at
+    assert len(shown_at) * 0.5 == pytest.approx(DRAWING_AT_MOST * (now[0] - start), rel=0.15)
 
 
-def test_what_the_painter_meets_is_raised_where_it_is_seen(stage: Stage) -> None:
-    stage.board.check()
-    stage.board.fail(UserError("cannot be drawn"))
-    with pytest.raises(UserError, match="cannot be drawn"):
-        stage.drive.run(lambda: False)
-
-
-# --- HTTP
+# --- the page, through the real server
 
 
 @pytest.fixture
-def served(stage: Stage) -> Iterator[tuple[Stage, str]]:
-    server = Server(stage.board, "127.0.0.1", 0)
-    server.start()
+def served() -> Iterator[tuple[Stage, str]]:
+    """A session that runs in a thread of its own, and its address."""
+    server = Server("127.0.0.1", 0, "joystick <1>")
+    page = Page(server, "joystick", "zero & co")
+    stage = Stage(page, CountingView(server))
+    stage.view.follow = True
+    stage.order(stage.session.pause)
+    page.offer(stage.session)
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            stage.session.turn()
+
+    thread = threading.Thread(target=run)
+    thread.start()
     yield stage, server.url
-    stage.board.close()
-    server.close()
+    over.set()
+    thread.join()
+    server.stop()
 
 
-def test_the_page_and_its_status(served: tuple[Stage, str]) -> None:
+@pytest.fixture
+def page(served: tuple[Stage, str]) -> Iterator[ViewerPage]:
+    page = ViewerPage(served[1])
+    page.wait_for(lambda page: "ReplayDoneMessage" in page.received and page.numbers.get("speed") == "paused")
+    yield page
+    page.close()
+
+
+def test_buttons_and_keys(served: tuple[Stage, str], page: ViewerPage) -> None:
+    stage, _ = served
+    assert page.numbers["step"] == "0 (0.0 s)"
+    page.set("simulation", "step")
+    page.wait_for(lambda page: page.numbers["step"].startswith("1 ") and page.numbers["return"] == "1.00")
+    page.press("N")
+    page.wait_for(lambda page: page.numbers["step"].startswith("2 "))
+    page.press("R")
+    page.wait_for(lambda page: (page.numbers["episode"], page.numbers["step"]) == ("2", "0 (0.0 s)"))
+    page.set("simulation", "reset")
+    page.wait_for(lambda page: page.numbers["episode"] == "3")
+    assert stage.env.seeds == [5, 6, 7]
+    for button in ("N", "N", "N", "N"):
+        page.press(button)
+    page.wait_for(lambda page: page.numbers["episode"] == "4" and page.numbers["mean return"] == "6.00")
+    page.set("speed", ".25")
+    page.press("space")
+    page.wait_for(lambda page: page.numbers["speed"].endswith("x (of 0.25x)"))
+    page.press("6")
+    page.set("simulation", "pause")
+    page.wait_for(lambda page: page.numbers["speed"] == "paused")
+    assert stage.status.speed == 4.0
+    page.press("F")
+    page.press("H")
+    page.wait_for(lambda page: stage.view.follow is False and "SetCameraLookAtMessage" in page.received)
+
+
+def test_steering(served: tuple[Stage, str], page: ViewerPage) -> None:
+    stage, _ = served
+    ahead, left, turn = "ahead, m/s", "left, m/s", "turn left, rad/s"
+    assert [page.value(one) for one in (ahead, left, turn)] == [0.1, 0.2, 0.3]
+    assert page.numbers["ahead"] == "+0.50 m/s"  # what the robot does
+    page.set(ahead, 0.7)
+    page.press("N")
+    page.wait_for(lambda page: page.numbers["step"].startswith("1 "))
+    page.press("N")
+    page.wait_for(lambda page: page.numbers["step"].startswith("2 "))
+    assert stage.seen[-1] == [0.7, 0.2, 0.3]
+    page.set(left, 99)  # never outside of the task's range
+    page.wait_for(lambda page: page.value(left) == 0.5)
+    page.set(turn, float("nan"))
+    page.wait_for(lambda page: page.value(turn) == 0.0)
+    for key in ("S", "arrowdown", "E", "A", "arrowleft", "arrowright"):
+        page.press(key)
+    page.wait_for(lambda page: page.value(turn) == 0.25)
+    assert (page.value(ahead), page.value(left)) == (pytest.approx(0.2), 0.375)
+    page.press("X")
+    page.wait_for(lambda page: page.value(ahead) == page.value(left) == page.value(turn) == 0.0)
+    assert stage.status.steered
+    page.press("T")
+    page.wait_for(lambda page: page.value(turn) == 0.3)
+    assert not stage.status.steered
+
+
+def test_every_page_shows_the_same(served: tuple[Stage, str], page: ViewerPage) -> None:
+    other = ViewerPage(served[1])
+    other.wait_for(lambda page: "ReplayDoneMessage" in page.received)
+    page.set("ahead, m/s", 0.9)
+    other.wait_for(lambda other: other.value("ahead, m/s") == 0.9)
+    other.press("N")
+    page.wait_for(lambda page: page.numbers["step"].startswith("1 "))
+    other.close()
+
+
+def test_pictures_of_what_is_not_mujoco() -> None:
+    server = Server("127.0.0.1", 0, "pictures")
+    view, page = PictureView(server, stage_env := Joystick()), ViewerPage(server.url)  # type: ignore[arg-type]
+
+    def brightness(page: ViewerPage) -> float:
+        data = page.nodes["/picture"]["_data"] if "/picture" in page.nodes else b""
+        return float(np.asarray(Image.open(io.BytesIO(data))).mean()) if data else -1.0
+
+    page.wait_for(lambda page: brightness(page) == 0)
+    assert page.nodes["/picture"]["render_width"] == 2.0  # as wide as it was drawn
+    stage_env.recv()
+    view.show()
+    page.wait_for(lambda page: abs(brightness(page) - 40) < 3)
+    assert view.follow is None
+    page.close()
+    server.stop()
+
+
+def test_an_environment_that_draws_nothing() -> None:
+    env: Any = SimpleNamespace(render=lambda: np.zeros(3), spec=SimpleNamespace(task="own"))
+    with pytest.raises(UserError, match=r"own cannot be drawn: its render\(\) gives no RGB image"):
+        PictureView(None, env)  # type: ignore[arg-type]
+
+
+# --- who may connect
+
+
+def test_the_page_needs_nothing_from_elsewhere(served: tuple[Stage, str]) -> None:
     _, url = served
     code, headers, body = ask(url)
-    assert (code, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert body.startswith(b"<!doctype html>")
-    assert b"http://" not in body
-    assert b"https://" not in body  # nothing is fetched from elsewhere
-    status = json.loads(ask(f"{url}/status")[2])
-    assert (status["task"], status["agent"], status["episode"], status["paused"]) == ("joystick", "zero", 1, False)
-    assert status["steering"] == {"command": None, "range": [[-1.0, -0.5, -1.0], [1.0, 0.5, 1.0]]}
+    assert (code, headers["Content-Type"].split(";")[0]) == (200, "text/html")
+    assert b"<title>joystick &lt;1&gt;</title>" in body
+    assert len(body) == int(headers["Content-Length"])
+    policy = headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "https:" not in policy
+    assert re.findall(r"\w+://\S+?(?=[; ]|$)", policy) == [url.replace("http", "ws")]
+    assert not re.search(rb"<(script|link|img)[^>]+(src|href)=.?https?:", body)
+    assert ask(f"{url}/etc/passwd")[0] == ask(f"{url}/%2e%2e/package.json")[0] == 404
 
 
-def test_orders_arrive(served: tuple[Stage, str]) -> None:
-    stage, url = served
-    code, _, body = ask(f"{url}/control", b'{"command": [0.5, 9, 0], "speed": 2}')
-    assert code == 200
-    assert json.loads(body)["steering"]["command"] == [0.5, 0.5, 0.0]
-    assert (stage.board.controls.command, stage.board.controls.speed) == ((0.5, 0.5, 0.0), 2.0)
+@pytest.mark.parametrize("origin", ["http://example.com", "http://127.0.0.1:1", "https://localhost", "null"])
+def test_pages_of_other_sites_are_refused(served: tuple[Stage, str], origin: str) -> None:
+    with pytest.raises(InvalidStatus, match="403"):
+        ViewerPage(served[1], origin=origin)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "kind", "code", "text"),
-    [
-        ("/etc/passwd", None, "", 404, "nothing here"),
-        ("/../data/tasks.csv", None, "", 404, "nothing here"),
-        ("/frame?from=-1", None, "", 400, "from must be a number"),
-        ("/control", b"{}", "text/plain", 415, "a request is JSON"),
-        ("/control", b"{", "application/json", 400, "a request is JSON"),
-        ("/control", b"\xff", "application/json", 400, "a request is JSON"),
-        ("/control", b"[" * 4000, "application/json", 400, "a request is JSON"),
-        ("/control", b'{"fly": 1}', "application/json", 400, "unknown setting 'fly'"),
-        ("/control", b" " * (LONGEST_REQUEST + 1), "application/json", 413, "at most 4096 bytes"),
-        ("/elsewhere", b"{}", "application/json", 404, "nothing here"),
-    ],
-)
-def test_what_is_refused(
-    served: tuple[Stage, str], path: str, body: bytes | None, kind: str, code: int, text: str
+@pytest.mark.parametrize("host", ["example.com", "127.0.0.1.example.com:80", "a@127.0.0.1", "127.0.0.1:port", ""])
+def test_names_that_are_not_this_machines_are_refused(served: tuple[Stage, str], host: str) -> None:
+    """A site that points its own name here (DNS rebinding) is its own origin."""
+    code, _, body = ask(served[1], Host=host)
+    assert (code, body.decode()) == (403, f"not the name of this server: open {served[1]}\n")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9000", "localhost:9000", "[::1]:9000", socket.gethostname()])
+def test_tunnels_are_welcome(served: tuple[Stage, str], host: str) -> None:
+    assert ask(served[1], Host=host, Origin=f"http://{host}")[0] == 200
+
+
+def test_another_version_of_the_page_and_one_page_too_many(served: tuple[Stage, str]) -> None:
+    with pytest.raises(InvalidStatus, match="400"):
+        ViewerPage(served[1], protocol="viser-v0.0.1")
+    pages = [ViewerPage(served[1]) for _ in range(MOST_PAGES)]
+    with pytest.raises(InvalidStatus, match="503"):
+        ViewerPage(served[1])
+    for page in pages:
+        page.close()
+
+
+def test_malformed_requests_do_no_harm(served: tuple[Stage, str], capfd: pytest.CaptureFixture[str]) -> None:
+    _, url = served
+    address = ("127.0.0.1", int(url.rsplit(":", 1)[1]))
+    for request in (b"\xff\xfe\r\n\r\n", b"POST / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"):
+        with socket.create_connection(address) as connection:
+            connection.sendall(request)
+            assert not connection.recv(1000).startswith(b"HTTP/1.1 200")
+    for message in (b"\xc1", b"\x90", b"x" * (viewer_server.LARGEST_MESSAGE + 1)):
+        page = ViewerPage(url)
+        page.send_raw(message)
+        with pytest.raises(ConnectionClosed):
+            page.wait_for(lambda page: False)
+    page = ViewerPage(url)
+    page.wait_for(lambda page: "ReplayDoneMessage" in page.received)
+    page.set("simulation", "explode")
+    page.set("ahead, m/s", [])
+    page.send("CommandTriggerMessage", uuid="none")
+    page.press("N")
+    page.wait_for(lambda page: page.numbers["step"].startswith("1 "))
+    page.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_it_is_never_published(
+    served: tuple[Stage, str], page: ViewerPage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    stage, url = served
-    found, _, answer = ask(url + path, body, kind)
-    assert found == code
-    assert text in answer.decode()
-    assert stage.board.controls.resets == stage.board.controls.steps == 0
+    """viser would open a tunnel through a server of its makers for any page that asks."""
+    monkeypatch.setattr("viser._viser.ViserTunnel", lambda *arguments: pytest.fail("a tunnel"))
+    page.send("ShareUrlRequest")
+    page.press("N")
+    page.wait_for(lambda page: page.numbers["step"].startswith("1 "))
+    assert capfd.readouterr() == ("", "")
 
 
-def test_a_picture_comes_with_the_status(served: tuple[Stage, str]) -> None:
-    from warpsac.watch.viewer.painter import Painting
+def test_a_viser_that_cannot_be_guarded_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    from viser.infra import _infra
 
-    stage, url = served
-    painting = Painting(stage.pencil, stage.board)
-    painting.start()
-    code, headers, body = ask(f"{url}/frame?from=1")
-    assert (code, headers["Content-Type"], headers["X-Frame"]) == (200, "image/jpeg", "1")
-    assert json.loads(headers["X-Status"])["task"] == "joystick"
-    assert decoded(body).shape == (8, 8, 3)
-    stage.board.order({"orbit": [0.1, 0.0]})  # another view is another picture
-    assert ask(f"{url}/frame?from=2")[1]["X-Frame"] == "2"
-    stage.board.close()
-    painting.join(30)
-    assert not painting.is_alive()
+    free = SimpleNamespace(**vars(_infra.websockets.asyncio.server))
+    shim = SimpleNamespace(**vars(_infra.websockets))
+    shim.asyncio = SimpleNamespace(server=free)
+    monkeypatch.setattr(_infra, "websockets", shim)
+    with pytest.raises(UserError, match="no way to refuse other sites"):
+        Server("127.0.0.1", 0, "x")
 
 
 def test_addresses_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> None:
-    board = Board(Status("task", "zero"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = ["play", "probe-point", "--agent", "zero", "--viewer", "--port", str(port)]
@@ -383,9 +433,9 @@ def test_addresses_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> Non
             "choose another with --port (0: any free one) or --host\n"
         )
     with pytest.raises(UserError, match=r"port = 99999: must lie in 0\.\.65535"):
-        Server(board, "127.0.0.1", 99999)
+        Server("127.0.0.1", 99999, "x")
     with pytest.raises(UserError, match="cannot listen on no such host, port 0"):
-        Server(board, "no such host", 0)
+        Server("no such host", 0, "x")
 
 
 # --- the command line

@@ -1,4 +1,4 @@
-"""Watch a policy: roll it out on its task, into an mp4 or before somebody's eyes in the browser."""
+"""Watch a policy: roll it out on its task, into an mp4 or live in the browser."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib.util
 import math
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,18 +16,17 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, registry
 from warpsac.errors import UserError
 from warpsac.training.policy import LoadedPolicy, require_fit
-from warpsac.watch import viewer
-from warpsac.watch.video import find_gl, no_gl, writer
-from warpsac.watch.viewer.painter import image_of
+from warpsac.watch.video import find_gl, image_of, no_gl, writer
 
-TELL_SECONDS = 10.0  # between two lines on how far a video is
+PROGRESS_SECONDS = 10.0  # between two lines on how far a video is
 LEAST_SECONDS = 4.0  # of a video: shorter episodes are followed by others
+Agent = LoadedPolicy | Literal["zero", "random"]
 
 
 class Filmed(NamedTuple):
     steps: int
     returns: tuple[float, ...]
-    """Of the episodes that ended; of the one that was begun if none did."""
+    """Of the complete episodes; of the unfinished one if there is no other."""
 
     def __str__(self) -> str:
         mean = sum(self.returns) / len(self.returns)
@@ -34,40 +34,22 @@ class Filmed(NamedTuple):
         return f"{self.steps:,} steps, {several}return {mean:.1f}"
 
 
-class UntrainedAgent:
-    """Does nothing, or anything: to look at a task before training."""
-
-    def __init__(self, kind: Literal["zero", "random"], action_dim: int, seed: int):
-        self._kind, self._dim = kind, action_dim
-        self._random = np.random.default_rng(seed)
-
-    def normalized(self, obs: np.ndarray) -> np.ndarray:
-        shape = (len(obs), self._dim)
-        action = np.zeros(shape) if self._kind == "zero" else self._random.uniform(-1, 1, shape)
-        return action.astype(np.float32)
-
-
-def record(
-    agent: LoadedPolicy | Literal["zero", "random"],
-    task: str,
-    path: Path,
-    steps: int,
-    seed: int,
-    config: EnvConfig | None = None,
-) -> Filmed:
+def record(agent: Agent, task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None) -> Filmed:
     """Write a video of an episode, or of several short ones, up to `steps` control steps."""
-    env = _drawable(task, config)
+    if not _choose_gl() and registry.lookup(task).family in registry.MUJOCO_FAMILIES:
+        raise UserError(no_gl())
+    env = registry.make(task, 1, config, render=True)
     try:
         act = _actor(agent, env.spec, seed)
         rate = env.spec.control_hz or 30.0
         # Players dislike more than 60 frames a second: show every k-th step then, still in real time.
         every = math.ceil(rate / 60)
         obs, returns, running = env.reset(seed), [], 0.0
-        told = time.monotonic()
+        reported = time.monotonic()
         with writer(path, rate / every) as video:
             for step in range(steps):
-                if time.monotonic() - told > TELL_SECONDS:
-                    told = time.monotonic()
+                if time.monotonic() - reported > PROGRESS_SECONDS:
+                    reported = time.monotonic()
                     print(f"step {step:,} of at most {steps:,}", flush=True)
                 if step % every == 0:
                     video.append_data(image_of(env))
@@ -85,38 +67,32 @@ def record(
     return Filmed(step + 1, tuple(returns or [running]))
 
 
-def watch(
-    agent: LoadedPolicy | Literal["zero", "random"],
-    task: str,
-    host: str,
-    port: int,
-    seed: int,
-    config: EnvConfig | None = None,
-) -> None:
+def watch(agent: Agent, task: str, host: str, port: int, seed: int, config: EnvConfig | None = None) -> None:
     """Show an agent at work in the browser, until Ctrl-C."""
+    from warpsac.watch.viewer import session
 
-    def prepare() -> tuple[contract.HostEnv, viewer.Act]:
-        env = _drawable(task, config)
+    def prepare() -> tuple[contract.HostEnv, session.Act]:
+        _choose_gl()  # for what an environment draws itself; MuJoCo's scenes need none
+        env = registry.make(task, 1, config, render=registry.lookup(task).family not in registry.MUJOCO_FAMILIES)
         return env, _actor(agent, env.spec, seed)
 
     name = agent if isinstance(agent, str) else f"policy at step {agent.step:,}"
-    viewer.watch(prepare, viewer.Status(task, name), host, port, seed)
+    session.watch(prepare, task, name, host, port, seed)
 
 
-def _actor(agent: LoadedPolicy | Literal["zero", "random"], spec: contract.EnvSpec, seed: int) -> viewer.Act:
-    """What acts on observations [N, D] of these environments."""
+def _actor(agent: Agent, spec: contract.EnvSpec, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+    """What acts on observations [N, D] of these environments; untrained, it does nothing or anything."""
     if isinstance(agent, LoadedPolicy):
         require_fit(agent, spec)
         return agent.normalized
-    return UntrainedAgent(agent, spec.action_dim, seed).normalized
+    random, width = np.random.default_rng(seed), 0.0 if agent == "zero" else 1.0
+    return lambda obs: random.uniform(-width, width, (len(obs), spec.action_dim)).astype(np.float32)
 
 
-def _drawable(task: str, config: EnvConfig | None) -> contract.HostEnv:
-    """One environment that can be drawn; MuJoCo is first told how to draw on this machine."""
-    if importlib.util.find_spec("mujoco"):
-        gl = find_gl()
-        if gl is not None:
-            os.environ["MUJOCO_GL"] = gl
-        elif registry.lookup(task).family in registry.MUJOCO_FAMILIES:
-            raise UserError(no_gl())
-    return registry.make(task, 1, config, render=True)
+def _choose_gl() -> bool:
+    """Let MuJoCo, if it is installed, draw in a way that works on this machine; False if there is none."""
+    if importlib.util.find_spec("mujoco") is None:
+        return True
+    gl = find_gl()
+    os.environ.update({"MUJOCO_GL": gl} if gl else {})
+    return gl is not None

@@ -1,4 +1,4 @@
-"""Videos: a way for MuJoCo to draw on this machine, and an mp4 file that is complete or not there."""
+"""Pictures and videos: a way for MuJoCo to draw on this machine, and mp4 files that are complete or not there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from warpsac.errors import UserError
+import numpy as np
+
+from warpsac.envs.contract import HostEnv
+from warpsac.errors import UserError, in_a_line
 from warpsac.runs.files import in_words
 
 _REMEDY = "on Debian or Ubuntu, `apt-get install libegl1 libgl1 libgl1-mesa-dri` gives MuJoCo software rendering"
@@ -43,33 +46,44 @@ def find_gl() -> str | None:
 
 
 def no_gl() -> str:
-    """A line for where `find_gl` finds nothing."""
+    """The error where `find_gl` finds nothing."""
     chosen = os.environ.get("MUJOCO_GL")
     if chosen:
-        return f"MUJOCO_GL = {chosen}: MuJoCo cannot draw so here; unset it to try the other ways, or {_REMEDY}"
+        return f"MUJOCO_GL = {chosen}: MuJoCo cannot draw this way here; unset it to try the other ways, or {_REMEDY}"
     return f"no way to draw here: {_REMEDY}"
+
+
+def image_of(env: HostEnv) -> np.ndarray:
+    """What `env.render` gives, or a clear line on why there is nothing to see."""
+    try:
+        image = env.render()
+    except Exception as error:
+        raise UserError(f"{env.spec.task} cannot be drawn: {in_a_line(error)}") from error
+    if image.ndim != 3:
+        raise UserError(f"{env.spec.task} cannot be drawn: its render() gives no RGB image")
+    return np.ascontiguousarray(image)
 
 
 @contextlib.contextmanager
 def writer(path: Path, rate: float) -> Iterator[Any]:
-    """Takes images with `append_data`; `rate` of them make a second."""
+    """A video that takes images with `append_data`, `rate` of them for each second."""
     import imageio.v2 as imageio
 
     if not path.parent.is_dir():
         raise UserError(f"{path}: no such folder {path.parent}")
     if path.suffix.lower() != ".mp4":
         raise UserError(f"{path}: the video must be an .mp4 file")
-    beside = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never stands under the final name
+    unfinished = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never has the final name
     try:
-        beside.touch()  # the encoder would find out at the first image only, and not say why
+        unfinished.touch()  # the encoder would fail at the first image only, and not say why
         with warnings.catch_warnings():
-            # The encoder is another program, begun at the first image: JAX's fear of a fork is unfounded.
+            # The encoder is another program, started at the first image: JAX's warning about forks does not apply.
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")
-            with imageio.get_writer(str(beside), fps=rate, macro_block_size=2, quality=7) as video:
+            with imageio.get_writer(str(unfinished), fps=rate, macro_block_size=2, quality=7) as video:
                 yield video
-        os.replace(beside, path)
+        os.replace(unfinished, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {in_words(error).splitlines()[0]}") from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            unfinished.unlink()

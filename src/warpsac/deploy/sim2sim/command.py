@@ -54,7 +54,7 @@ def command(asked: Sim2SimOptions) -> int:
     if asked.viewer and (asked.video or asked.json):
         raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
     policy = Policy(asked.policy)
-    if asked.video or asked.viewer:
+    if asked.video:
         require_mujoco()
         prepare_to_draw()
     robot = load_scene(policy, asked.scene)

@@ -10,7 +10,7 @@ from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.envs.contract import Command, EnvSpec, HostEnv, HostStep, Scene
 from warpsac.types import ObsViews, StepResult
-from warpsac.watch import viewer
+from warpsac.watch.viewer import session
 
 
 class Stage:
@@ -79,7 +79,7 @@ def watch(robot: Simulated, policy: Policy, command: Sequence[float], host: str,
     """Serve the page until Ctrl-C."""
     task = str(policy.card["task"])
 
-    def prepare() -> tuple[HostEnv, viewer.Act]:
+    def prepare() -> tuple[HostEnv, session.Act]:
         return Stage(robot, task, command), lambda obs: policy(obs[0])[None]
 
-    viewer.watch(prepare, viewer.Status(task, policy.path.name), host, port, seed=0)
+    session.watch(prepare, task, policy.path.name, host, port, seed=0)

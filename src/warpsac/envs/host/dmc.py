@@ -14,7 +14,7 @@ import numpy as np
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.drawing import Picture
-from warpsac.envs.host import mujoco_state
+from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.gym import in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.errors import UserError
@@ -101,7 +101,7 @@ class ControlTask(gymnasium.Env):
 
     def get_state(self) -> dict[str, np.ndarray]:
         random = self._env.task.random.get_state(legacy=False)
-        return self._simulation.get() | {"elapsed": np.asarray(self._steps), "random": mujoco_state.pack(random)}
+        return self._simulation.get() | {"elapsed": np.asarray(self._steps), "random": vector.pack_random(random)}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self._simulation.set(state)

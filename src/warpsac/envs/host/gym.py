@@ -20,7 +20,7 @@ from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.drawing import Picture
-from warpsac.envs.host import mujoco_state
+from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.errors import UserError, in_a_line
 from warpsac.types import ObsViews
@@ -196,7 +196,7 @@ class Snapshot(gymnasium.Wrapper):
         limit = _time_limit(self.env)
         return mujoco_state.nested("own", self._get_own()) | {
             "elapsed": np.asarray(limit._elapsed_steps if limit else 0),
-            "random": mujoco_state.pack(self.env.unwrapped.np_random.bit_generator.state),
+            "random": vector.pack_random(self.env.unwrapped.np_random.bit_generator.state),
         }
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
@@ -204,7 +204,7 @@ class Snapshot(gymnasium.Wrapper):
         limit = _time_limit(self.env)
         if limit is not None:
             limit._elapsed_steps = int(state["elapsed"])
-        self.env.unwrapped.np_random.bit_generator.state = mujoco_state.unpack(state["random"])
+        self.env.unwrapped.np_random.bit_generator.state = vector.unpack_random(state["random"])
 
     def _get_own(self) -> dict[str, np.ndarray]:
         return {name: np.array(value) for name, value in self.env.get_wrapper_attr("get_state")().items()}

@@ -24,7 +24,7 @@ import numpy as np
 
 from warpsac.config.provenance import git_state
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.host import mujoco_state
+from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.errors import UserError
@@ -170,7 +170,7 @@ class HumanoidTask(MujocoTask):
             return super().step(action)
 
     def _get_own(self) -> dict[str, np.ndarray]:
-        return super()._get_own() | {"global": mujoco_state.pack(self._random.get_state(legacy=False))}
+        return super()._get_own() | {"global": vector.pack_random(self._random.get_state(legacy=False))}
 
     def _set_own(self, state: dict[str, np.ndarray]) -> None:
         super()._set_own(state)

@@ -8,12 +8,13 @@ forces) that a step leaves behind; tasks move targets by writing to the model it
 from __future__ import annotations
 
 import contextlib
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+
+from warpsac.envs.host.vector import unpack_random
 
 State = dict[str, np.ndarray]
 
@@ -120,18 +121,9 @@ class Simulation:
             set_numbers(owner, part(name, state))
 
 
-def pack(random_state: Any) -> np.ndarray:
-    """The state of a random generator (dictionaries, numbers, arrays) as bytes."""
-    return np.frombuffer(json.dumps(random_state, default=np.ndarray.tolist).encode(), np.uint8).copy()
-
-
-def unpack(packed: np.ndarray) -> Any:
-    return json.loads(bytes(packed).decode())
-
-
 def legacy_random(packed: np.ndarray) -> dict[str, Any]:
     """A packed state of `np.random.RandomState.get_state(legacy=False)`, for its `set_state`."""
-    state = unpack(packed)
+    state = unpack_random(packed)
     state["state"]["key"] = np.array(state["state"]["key"], np.uint32)
     return state
 

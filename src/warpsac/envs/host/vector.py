@@ -9,6 +9,7 @@ observation, so that replay receives a true transition; `restart` reports it to 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -248,3 +249,12 @@ class SeedEnvs:
     def close(self) -> None:
         for env in self.sets:
             env.close()
+
+
+def pack_random(random_state: Any) -> np.ndarray:
+    """The state of a random generator (dictionaries, numbers, arrays) as bytes."""
+    return np.frombuffer(json.dumps(random_state, default=np.ndarray.tolist).encode(), np.uint8).copy()
+
+
+def unpack_random(packed: np.ndarray) -> Any:
+    return json.loads(bytes(packed).decode())

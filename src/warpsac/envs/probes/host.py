@@ -19,8 +19,7 @@ import numpy as np
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
-from warpsac.envs.host.mujoco_state import pack, unpack
-from warpsac.envs.host.vector import InProcessEnvs, Recipe
+from warpsac.envs.host.vector import InProcessEnvs, Recipe, pack_random, unpack_random
 from warpsac.types import ObsViews
 
 Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
@@ -52,12 +51,12 @@ class Probe(gymnasium.Env):
         return self.position.astype(np.float32)
 
     def get_state(self) -> dict[str, np.ndarray]:
-        random = pack(self.np_random.bit_generator.state)
+        random = pack_random(self.np_random.bit_generator.state)
         return {"steps": np.asarray(self.steps), "position": self.position.copy(), "random": random}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self.steps, self.position = int(state["steps"]), np.array(state["position"])
-        self.np_random.bit_generator.state = unpack(state["random"])
+        self.np_random.bit_generator.state = unpack_random(state["random"])
 
 
 class Constant(Probe):

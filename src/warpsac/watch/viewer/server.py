@@ -1,150 +1,124 @@
-"""The web server of the viewer: one page, its pictures, and what the page asks for.
-
-    GET  /              the page
-    GET  /status        how things stand, as JSON
-    GET  /frame?from=N  picture N or the newest after it, as soon as it is there; with the status in a header
-    POST /control       a request, see `controls.apply`
-
-A page asks for the next pictures before it has the last, so a slow line gets fewer of them and never old ones.
-"""
+"""viser's web server behind a guard: only its own page may connect, and nothing leaves this machine unasked."""
 
 from __future__ import annotations
 
-import json
+import contextlib
+import functools
+import html
+import io
+import ipaddress
+import logging
+import re
 import socket
-import socketserver
-import sys
-import threading
-from dataclasses import asdict
+from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
-from importlib import resources
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
+
+import viser
+import websockets.asyncio.server
 
 from warpsac.errors import UserError
 from warpsac.runs.files import in_words
-from warpsac.watch.viewer.board import Board
-from warpsac.watch.viewer.controls import BadRequest
 
-PATIENCE = 5.0  # seconds that a request for a picture waits before it is told to ask again
-LONGEST_REQUEST = 4096  # bytes
+MOST_PAGES = 16  # connected at the same time
+LARGEST_MESSAGE = 1 << 20  # bytes that a page may send at once
+# viser moves the camera with the keys that steer the robot. Its commands are heard one element earlier.
+SCRIPT = "<script>document.documentElement.addEventListener('keydown', event => event.stopPropagation())</script>"
+POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' ws://{} data: blob:"
 
 
-class Server(socketserver.ThreadingTCPServer):
-    """Serves a board from threads of its own until closed."""
+class Server(viser.ViserServer):
+    """Serves until stopped. Refuses pages of other sites, and host names that are not this machine's."""
 
-    daemon_threads = True
-    block_on_close = False  # a page that waits for a picture must not hold up the end
-    allow_reuse_address = True
+    def __init__(self, host: str, port: int, title: str):
+        self._title = title
+        self._names = {host.lower(), "localhost", socket.gethostname().lower()}
+        listening = _listen(host, port)
+        address, bound = listening.getsockname()[:2]
+        address = socket.gethostname() if address in ("0.0.0.0", "::") else address
+        self.url = f"http://[{address}]:{bound}" if ":" in address else f"http://{address}:{bound}"
+        silent = logging.Logger("warpsac.viewer", logging.CRITICAL + 1)  # a malformed request is no news
+        guarded = []
 
-    def __init__(self, board: Board, host: str, port: int):
-        self.board = board
-        self.page = resources.files("warpsac.watch.viewer").joinpath("page.html").read_bytes()
-        if not 0 <= port < 2**16:
-            raise UserError(f"port = {port}: must lie in 0..65535 (0: any free one)")
-        if ":" in host:
-            self.address_family = socket.AF_INET6
+        def serve(handler: Any, host: str, port: int, *, process_request: Any, **options: Any) -> Any:
+            guarded.append(True)
+            answer = functools.partial(self._answer, process_request)
+            options |= {"sock": listening, "logger": silent, "max_size": LARGEST_MESSAGE}
+            return original(handler, process_request=answer, **options)
+
+        library: Any = websockets.asyncio.server
+        original, library.serve = library.serve, serve  # viser has no other way in
         try:
-            super().__init__((host, port), Handler)
-        except OSError as error:
-            raise UserError(
-                f"cannot listen on {host}, port {port}: {in_words(error)}; choose another with --port "
-                "(0: any free one) or --host"
-            ) from None
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="viewer", daemon=True)
+            with _quiet():
+                super().__init__(host, port, verbose=False)
+        finally:
+            library.serve = original
+        if not guarded:
+            self.stop()
+            listening.close()
+            raise UserError(f"viser {viser.__version__}: no way to refuse other sites; install the locked version")
+        loop = self.get_event_loop()
+        loop.call_soon_threadsafe(loop.set_exception_handler, lambda loop, context: None)  # malformed messages
+        self.gui.configure_theme(show_logo=False, show_share_button=False)
 
-    @property
-    def url(self) -> str:
-        host, port = str(self.server_address[0]), self.server_address[1]
-        if host in ("0.0.0.0", "::"):  # every address of this machine
-            host = socket.gethostname()
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    def stop(self) -> None:
+        with _quiet():
+            super().stop()
 
-    def start(self) -> None:
-        self._thread.start()
+    def request_share_url(self, verbose: bool = True) -> None:
+        """Never: any page could have this server published through one that viser's makers run."""
 
-    def close(self) -> None:
-        if self._thread.is_alive():
-            self.shutdown()
-            self._thread.join()
-        self.server_close()
+    def _answer(self, answer: Callable[..., Any], connection: Any, request: Any) -> Any:
+        """viser's answer to a request, unless it is refused."""
+        host = re.fullmatch(r"\[?([\w.-]+|[\da-f:.]+)\]?(:\d+)?", request.headers.get("Host", "").lower())
+        if host is None or not (host[1] in self._names or _is_ip(host[1])):
+            return connection.respond(HTTPStatus.FORBIDDEN, f"not the name of this server: open {self.url}\n")
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers["Host"]:
+            return connection.respond(HTTPStatus.FORBIDDEN, "other sites may not connect\n")
+        if "Upgrade" in request.headers:
+            if f"viser-v{viser.__version__}" not in request.headers.get("Sec-WebSocket-Protocol", ""):
+                return connection.respond(HTTPStatus.BAD_REQUEST, "not this viewer's page: reload it\n")
+            if len(connection.server.connections) >= MOST_PAGES:
+                return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"at most {MOST_PAGES} pages at a time\n")
+        if "Accept-Encoding" in request.headers:
+            del request.headers["Accept-Encoding"]  # the page is compressed already
+        response = answer(connection, request)
+        if response is not None and response.status_code == HTTPStatus.OK:
+            title = f"<title>{html.escape(self._title)}</title>{SCRIPT}"
+            response.body = response.body.replace(b"<title>Viser</title>", title.encode(), 1)
+            del response.headers["Content-Length"]
+            response.headers["Content-Length"] = str(len(response.body))
+            response.headers["Cache-Control"] = "no-store"
+            policy = POLICY.format(request.headers["Host"])
+            response.headers["Content-Security-Policy"] = f"{policy}; frame-ancestors 'none'"
+        return response
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that goes away in the middle of a picture is no news."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port < 2**16:
+        raise UserError(f"port = {port}: must lie in 0..65535 (0: any free one)")
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise UserError(
+            f"cannot listen on {host}, port {port}: {in_words(error)}; choose another with --port "
+            "(0: any free one) or --host"
+        ) from None
+    return listening
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-    protocol_version = "HTTP/1.1"  # connections are kept: a picture does not cost a new one
-    disable_nagle_algorithm = True
-    timeout = 60
+def _is_ip(host: str) -> bool:
+    """An address cannot be pointed elsewhere, as a name can (DNS rebinding)."""
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False
 
-    def do_GET(self) -> None:
-        address = urlsplit(self.path)
-        if address.path == "/":
-            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
-        elif address.path == "/status":
-            self._answer(HTTPStatus.OK, "application/json", self._status().encode())
-        elif address.path == "/frame":
-            self._frame(parse_qs(address.query).get("from", ["1"])[0])
-        else:
-            self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
 
-    def do_POST(self) -> None:
-        if urlsplit(self.path).path != "/control":
-            return self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > LONGEST_REQUEST:
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a request has at most {LONGEST_REQUEST} bytes")
-        body = self.rfile.read(int(length))
-        # Pages of other sites cannot send this type without asking first, and nobody says yes.
-        if self.headers.get_content_type() != "application/json":
-            return self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a request is JSON")
-        try:
-            self.server.board.order(json.loads(body))
-        except (BadRequest, ValueError, RecursionError) as error:
-            text = str(error) if isinstance(error, BadRequest) else "a request is JSON"
-            return self._refuse(HTTPStatus.BAD_REQUEST, text)
-        self._answer(HTTPStatus.OK, "application/json", self._status().encode())
-
-    def _frame(self, number: str) -> None:
-        if not number.isdecimal() or len(number) > 15:
-            return self._refuse(HTTPStatus.BAD_REQUEST, "from must be a number")
-        picture = self.server.board.picture(int(number), PATIENCE)
-        status = {"X-Status": self._status()}
-        if picture is None:
-            return self._answer(HTTPStatus.NO_CONTENT, "image/jpeg", b"", status)
-        self._answer(HTTPStatus.OK, "image/jpeg", picture.jpeg, status | {"X-Frame": str(picture.number)})
-
-    def _status(self) -> str:
-        """Status and controls in ASCII, fit for a header."""
-        board = self.server.board
-        controls = board.controls
-        steering = None
-        if controls.command_range is not None:
-            steering = {"command": controls.command, "range": controls.command_range}
-        return json.dumps(
-            asdict(board.status)
-            | {"paused": controls.paused, "speed": controls.speed, "steering": steering}
-            | {"follow": controls.camera.follow}
-        )
-
-    def _refuse(self, code: HTTPStatus, text: str) -> None:
-        self.close_connection = True  # what is left of the request is not read
-        self._answer(code, "text/plain; charset=utf-8", f"{text}\n".encode())
-
-    def _answer(self, code: HTTPStatus, kind: str, body: bytes, more: dict[str, str] | None = None) -> None:
-        self.send_response(code)
-        headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
-        if self.close_connection:
-            headers["Connection"] = "close"
-        for name, value in (headers | (more or {})).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """The terminal belongs to the command."""
+def _quiet() -> contextlib.AbstractContextManager[Any]:
+    """Without viser's own lines: the terminal belongs to the command."""
+    return contextlib.redirect_stdout(io.StringIO())
