@@ -78,9 +78,7 @@ def test_the_policy_delay_goes_on_across_interactions(updates_per_step: int) -> 
         turns = sum(index % 2 == 0 for index in range(before, updates))
         assert updates - before == count * updates_per_step
         assert float(counts["loss/critic"][0]) == updates
-        assert turns == sum(index % 2 == 0 for index in range(updates)) - sum(
-            index % 2 == 0 for index in range(before)
-        )
+        assert turns == sum(index % 2 == 0 for index in range(updates)) - sum(index % 2 == 0 for index in range(before))
         assert float(counts["loss/actor"][0]) == sum(index % 2 == 0 for index in range(updates))
     assert int(driver.state.agent.learner.updates[0]) == driver.state.counters.updates
 
