@@ -32,7 +32,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from warpsac.training.host_loop import HostLoop
 
 from common import as_command, command_line, positive
 from warpsac.config.schema import Config
@@ -42,26 +41,17 @@ from warpsac.envs.host.vector import SeedEnvs
 from warpsac.training import devices
 from warpsac.training import start as training
 from warpsac.training.api import configure
-from warpsac.training.state import ring_of
 from warpsac.training.stepped import SteppedDriver
 
 
 class SameStep:
     """In place of the simulators: every action leads to the same step, and none is waited for."""
 
-    overlaps_in_a_thread = False
-
     def __init__(self, step: HostStep):
         self._step = step
 
-    def ready(self, action: Any) -> Any:
-        return action
-
-    def step(self, action: Any) -> HostStep:
-        return self._step
-
-    def follow(self, episodes: Any, step: HostStep) -> Any:
-        return episodes
+    def step(self, action: Any, episodes: Any) -> tuple[HostStep, Any]:
+        return self._step, episodes
 
 
 class Subject:
@@ -92,8 +82,7 @@ class Subject:
     def interact(self, steps: int) -> float:
         started = time.perf_counter()
         self.driver.advance(steps)
-        agent = self.driver.state.agent
-        jax.block_until_ready((agent.learner, ring_of(agent.memory)))
+        jax.block_until_ready(self.driver.state.agent)
         return time.perf_counter() - started
 
     def learn(self, steps: int) -> float:

@@ -17,7 +17,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from warpsac.training.ppo_engine import FusedPpoEngine, make_setup
 
 from common import as_command, command_line, fused_driver, positive, show
 from warpsac.envs import registry
@@ -56,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     jax.block_until_ready(driver.state.agent.learner)
     start_seconds = time.perf_counter() - started
 
-    keys = algorithm.streams(config.seeds)
+    keys = driver.keys
     rollout = functools.partial(fused.advance, algorithm, env, learning=False, phase=0, rounds=1)
     collect = jax.jit(rollout, donate_argnums=0)
     learn = jax.jit(functools.partial(fused.learn, algorithm, phase=0), donate_argnums=0)

@@ -20,7 +20,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from warpsac.training.torch_loop import TorchLoop
 
 from common import as_command, command_line, show
 from warpsac.errors import UserError

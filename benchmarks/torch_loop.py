@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from warpsac.training.torch_loop import TorchLoop
 
 from common import as_command, command_line, positive, show
 from warpsac.envs import registry

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.training.native import reset_keys
 
 import quick
 from common import fused_driver
@@ -87,7 +86,7 @@ def test_it_equals_the_parts_called_one_by_one() -> None:
     """The same functions, called in the specified order: act, step, remember, learn."""
     driver = make_driver()
     driver.advance(10)
-    algorithm, env, keys = driver.algorithm, driver.env, driver.algorithm.streams((1,))
+    algorithm, env, keys = driver.algorithm, driver.env, driver.keys
     # Copies: the driver donates its arrays.
     simulator, obs, agent, _, _ = jax.tree.map(jnp.copy, driver.state)
     learner, exploration, ring, scale, sums = agent
@@ -126,7 +125,7 @@ def test_a_seed_in_company_is_the_seed_alone() -> None:
     def drawn(driver: FusedDriver) -> tuple[np.ndarray, np.ndarray]:
         algorithm, agent = driver.algorithm, driver.state.agent
         assert isinstance(algorithm, Sac)
-        keys = algorithm.sample_keys(algorithm.streams(driver.config.seeds), agent.learner.updates)
+        keys = algorithm.sample_keys(driver.keys, agent.learner.updates)
         words = random_words(keys, algorithm.law, algorithm.batch_size)
         age, env = indices(agent.memory, algorithm.ring, algorithm.law, words)
         return np.asarray(age), np.asarray(env)
@@ -190,7 +189,7 @@ def test_training_episodes_are_summed_on_the_device() -> None:
 
 def test_evaluation_runs_the_first_episode_of_each_environment() -> None:
     driver = make_driver(seeds=(1, 2), evaluation_envs=5)
-    found = driver.evaluate(lambda: None)
+    found = driver.evaluate(0, lambda: None)
     assert [len(episodes) for episodes in found] == [5, 5]
     policy = jax.tree.map(lambda leaf: leaf[0], driver.state.agent.learner.policy)
     best_action = jax.jit(driver.algorithm.actor.best_action)
@@ -221,4 +220,4 @@ def test_no_copy_of_the_ring_and_one_trace() -> None:
 def test_an_environment_that_breaks_in_every_episode_ends_its_evaluation() -> None:
     driver = make_driver(dataclasses.replace(CONFIG, task="probe-native-broken"), evaluation_envs=3)
     with pytest.raises(SimulatorFailed, match=r"environment 0 failed in 10 evaluation episodes in a row"):
-        driver.evaluate(lambda: None)
+        driver.evaluate(0, lambda: None)

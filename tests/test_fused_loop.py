@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warpsac.training.fused_loop import FusedLoop
 
 from runs import assert_same_run, rows_of, state_of, tiny
 from warpsac.config.schema import Config
@@ -47,10 +46,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, uninterrupte
     training.resume(runs, stop_at=150)
     advance = FusedDriver.advance
 
-    def interrupted(self: FusedDriver, interactions: int) -> None:
+    def interrupted(self: FusedDriver, *arguments: Any) -> None:
         if self.state.counters.interaction > 60:
             os.kill(os.getpid(), signal.SIGTERM)
-        advance(self, interactions)
+        advance(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FusedDriver, "advance", interrupted)

@@ -13,12 +13,12 @@ import pytest
 
 import products
 import quick
-from warpsac.agents import normalize
+from warpsac.agents.algorithm import RewardScale
 from warpsac.agents.networks import FORMATS
 from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.ppo import losses as ppo_losses
 from warpsac.agents.ppo.learner import Networks, PpoActor, Rollout, Samples
-from warpsac.agents.ppo.networks import init_mlp, mlp_apply
+from warpsac.agents.ppo.networks import ObsMoments, init_mlp, mlp_apply
 from warpsac.config.schema import PpoConfig
 from warpsac.types import ObsViews
 
@@ -31,7 +31,7 @@ AGENT = PpoActor(CONFIG, VIEWS, action_dim=2)
 make_samples = quick.jit(ppo.make_samples, static_argnums=0)
 loss = quick.jit(ppo.loss, static_argnums=0)
 value = quick.jit(ppo.value, static_argnums=0)
-observe = quick.jit(normalize.observe_batch)
+observe = quick.jit(ObsMoments.observe)
 
 
 def random_rollout(steps: int, envs: int, seed: int = 0) -> Rollout:
@@ -114,7 +114,7 @@ def test_numbers_of_a_void_step_are_never_used() -> None:
         final_obs=jnp.where(rollout.truncated[..., None], rollout.final_obs, jnp.nan),
     )
     update = quick.jit(lambda *arguments: ppo.update(AGENT, *arguments))
-    results = [update(learner, normalize.init(6), one, jax.random.key(0)) for one in (rollout, spoiled)]
+    results = [update(learner, RewardScale.initial(6), one, jax.random.key(0)) for one in (rollout, spoiled)]
     jax.tree.map(np.testing.assert_array_equal, *results)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results[1]))
 
@@ -248,7 +248,7 @@ def test_long_gradients_are_scaled_down() -> None:
 def test_observation_moments_are_those_of_all_observations() -> None:
     rng = np.random.default_rng(0)
     groups = [rng.normal(1000 + 5 * i, 0.1 + i, (50 * (i + 1), 3)).astype(np.float32) for i in range(4)]
-    moments = normalize.no_observations(3)
+    moments = ObsMoments.initial(3)
     np.testing.assert_array_equal(moments.var, 1)
     for group in groups:
         moments = observe(moments, jnp.asarray(group))
@@ -267,7 +267,7 @@ def test_bfloat16_products_leave_parameters_and_sums_in_float32() -> None:
     assert float(jnp.abs(rough - exact).max()) > 0
     agent = PpoActor(dataclasses.replace(CONFIG, compute="bfloat16"), VIEWS, 2)
     learner, _, metrics = quick.jit(lambda *a: ppo.update(agent, *a))(
-        ppo.init_learner(agent, 1), normalize.init(6), random_rollout(4, 6), jax.random.key(0)
+        ppo.init_learner(agent, 1), RewardScale.initial(6), random_rollout(4, 6), jax.random.key(0)
     )
     assert {leaf.dtype.name for leaf in jax.tree.leaves(learner)} == {"float32", "int32"}
     assert set(metrics) == set(ppo.METRICS)
@@ -276,7 +276,7 @@ def test_bfloat16_products_leave_parameters_and_sums_in_float32() -> None:
 @products.FORMATS
 def test_products_are_as_exact_as_asked(compute: str, precision: str) -> None:
     agent = PpoActor(dataclasses.replace(CONFIG, compute=compute), VIEWS, 2)
-    given = ppo.init_learner(agent, 1), normalize.init(6), random_rollout(4, 6), jax.random.key(0)
+    given = ppo.init_learner(agent, 1), RewardScale.initial(6), random_rollout(4, 6), jax.random.key(0)
     assert products.precisions(lambda *a: ppo.update(agent, *a), *given) == {precision}
 
 

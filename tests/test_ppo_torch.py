@@ -9,9 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from warpsac.training.ppo_engine import Keys, Trained
-from warpsac.training.ppo_loop import HostPpoLoop, TorchPpoLoop
-from warpsac.training.torch_loop import TorchLoop
 
 from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of, tiny, tiny_ppo
 from warpsac.agents.ppo.learner import Rollout
@@ -20,8 +17,8 @@ from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import checkpoint, run_folder
-from warpsac.runs.policy import load_policy
 from warpsac.training import start as training
+from warpsac.training.policy import load_policy
 from warpsac.training.simulators import HostSimulators, TorchSimulators
 from warpsac.training.stepped import SteppedDriver
 

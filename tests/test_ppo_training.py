@@ -13,8 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.training.ppo_engine import FusedPpoEngine
-from warpsac.training.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
 
 from common import fused_driver
 from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of
@@ -32,11 +30,11 @@ from warpsac.envs.probes import jax as jax_probe
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.runs.policy import load_policy
 from warpsac.training import start as training
 from warpsac.training import stepped
 from warpsac.training.fused import FusedDriver
 from warpsac.training.loop import Loop
+from warpsac.training.policy import load_policy
 from warpsac.training.stepped import SteppedDriver
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
@@ -61,7 +59,7 @@ def learned_values(loop: Loop, observations: list[list[float]]) -> np.ndarray:
     assert isinstance(actor, ppo.PpoActor)
     learner, scale = jax.tree.map(lambda leaf: leaf[0], (agent.learner, agent.scale))
     values = ppo.value(actor, learner, jnp.asarray(observations, jnp.float32))
-    return np.asarray(values) / float(ppo.normalize.scale(scale, ppo.RETURN_LIMIT))
+    return np.asarray(values) / float(scale.factor(ppo.RETURN_LIMIT))
 
 
 PROBE: dict[str, Any] = {
@@ -141,7 +139,7 @@ def test_a_stretch_of_iterations_equals_them_one_by_one() -> None:
 def test_the_rollout_of_the_program_is_the_rollout_taken_step_by_step() -> None:
     """The same functions called one by one from Python: act, clip, step; then learn."""
     driver = make_driver((1,))
-    algorithm, env, keys = driver.algorithm, driver.env, driver.algorithm.streams((1,))
+    algorithm, env, keys = driver.algorithm, driver.env, driver.keys
     # Copies: the driver donates its arrays.
     simulator, first_obs, policy = jax.tree.map(
         jnp.copy, (driver.state.simulator, driver.state.obs, driver.state.agent.learner.policy)
@@ -236,13 +234,13 @@ def test_a_rollout_of_one_step_is_learned_from_before_the_next_action(tmp_path: 
 def test_a_loss_that_is_not_finite_stops_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advance = FusedDriver.advance
 
-    def spoil(self: FusedDriver, interactions: int) -> None:
+    def spoil(self: FusedDriver, *arguments: Any) -> None:
         agent = self.state.agent
         if self.state.counters.interaction >= 30:
             learner: Any = agent.learner
             agent = agent._replace(learner=learner._replace(rate=learner.rate * jnp.nan))
         self.state = self.state._replace(agent=agent)
-        advance(self, interactions)
+        advance(self, *arguments)
 
     monkeypatch.setattr(FusedDriver, "advance", spoil)
     with pytest.raises(
@@ -282,10 +280,10 @@ def test_a_resumed_run_equals_the_uninterrupted_one(
     assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 45  # an iteration is made in one piece
     advance: Any = driver.advance
 
-    def interrupted(self: SteppedDriver | FusedDriver, interactions: int) -> None:
+    def interrupted(self: SteppedDriver | FusedDriver, *arguments: Any) -> None:
         if self.state.counters.interaction >= 30:
             os.kill(os.getpid(), signal.SIGTERM)
-        advance(self, interactions)
+        advance(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "advance", interrupted)

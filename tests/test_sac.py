@@ -15,8 +15,7 @@ import scipy.stats
 import products
 import quick
 import slow_learner
-from warpsac.agents import normalize
-from warpsac.agents.algorithm import stacked
+from warpsac.agents.algorithm import RewardScale, stacked
 from warpsac.agents.networks import critic_apply
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import Sac
@@ -431,7 +430,7 @@ def test_a_seed_learns_the_same_next_to_others() -> None:
         keys, actor = algorithm.streams(seeds), algorithm.actor
         step = quick.jit(algorithm.update, static_argnames="actor_turn")
         learner = stacked([sac.init_learner(actor, seed) for seed in seeds])
-        scale, sums = stacked([normalize.init(4) for _ in seeds]), algorithm.empty_sums()
+        scale, sums = stacked([RewardScale.initial(4) for _ in seeds]), algorithm.empty_sums()
         for i in range(20):
             batch = stacked([random_batch(actor, seed=100 * seed + i) for seed in seeds])
             learner, sums = step(learner, batch, scale, sums, keys, actor_turn=i % 2 == 0)
@@ -450,10 +449,9 @@ def test_random_streams_belong_to_seed_and_counter() -> None:
 
     def act(algorithm: Sac, seeds: tuple[int, ...], counter: int) -> np.ndarray:
         """The actions of untrained policies: random ones during the warm-up."""
-        learner, exploration, _, _ = algorithm.init(seeds)
         obs = jnp.ones((len(seeds), algorithm.ring.num_envs, algorithm.ring.obs_dim))
-        keys = algorithm.streams(seeds)
-        action, after = algorithm.act(learner.policy, exploration, obs, keys, jnp.int32(counter))
+        agent, keys = algorithm.init(seeds, algorithm.init_memory(obs)), algorithm.streams(seeds)
+        action, after = algorithm.act(agent.learner.policy, agent.exploration, obs, keys, jnp.int32(counter))
         assert (counter >= algorithm.warmup) == bool(after.noise.any())  # noise is drawn for the policy alone
         return np.asarray(action)
 

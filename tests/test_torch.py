@@ -12,8 +12,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.training.host_loop import HostLoop
-from warpsac.training.torch_loop import TorchLoop
 
 from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac.config.schema import Config
