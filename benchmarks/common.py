@@ -1,14 +1,21 @@
-"""What the benchmarks share: whole numbers as arguments, a line for a user's mistake, how a report is printed."""
+"""What the benchmarks share: whole numbers as arguments, a line for a user's mistake, how a report is printed, and a
+fused driver without a run."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from warpsac.errors import UserError
+
+if TYPE_CHECKING:
+    from warpsac.config.schema import Config
+    from warpsac.envs.contract import JaxEnv
+    from warpsac.training.fused import FusedDriver
 
 
 def command_line(
@@ -48,3 +55,16 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
         return
     for name, value in report.items():
         print(f"{name:24} {value}")
+
+
+def fused_driver(config: Config, env: JaxEnv, evaluation_env: JaxEnv | None = None) -> FusedDriver:
+    """The driver of a simulator written in JAX, with its first state; it shows nothing and leaves no run folder."""
+    from rich.console import Console
+
+    from warpsac.training.fused import FusedDriver
+    from warpsac.training.start import make_algorithm
+    from warpsac.training.terminal import Display
+
+    driver = FusedDriver(config, make_algorithm(config, env.spec), env, evaluation_env or env)
+    driver.init(Display(1, console=Console(file=io.StringIO())))
+    return driver

@@ -31,13 +31,13 @@ OBS_DIM, ACTION_DIM = 103, 29
 
 def untrained() -> bytes:
     """A policy of the usual size, with the weights it starts from."""
-    from warpsac.agents.sac import learner as sac
+    from warpsac.agents.sac.learner import SacActor
     from warpsac.config.schema import LearnerConfig
     from warpsac.deploy import onnx_graph as network
     from warpsac.types import ObsViews
 
-    agent = sac.Agent(LearnerConfig(), ObsViews(OBS_DIM, OBS_DIM), ACTION_DIM, horizon_updates=1)
-    return network.build(network.fold(sac.init_policy(agent)), [-1.0] * ACTION_DIM, [1.0] * ACTION_DIM, {})
+    actor = SacActor(LearnerConfig(), ObsViews(OBS_DIM, OBS_DIM), ACTION_DIM, horizon_updates=1)
+    return network.build(network.fold(actor.init_policy()), [-1.0] * ACTION_DIM, [1.0] * ACTION_DIM, {})
 
 
 def pin_to_one_core() -> bool:

@@ -4,8 +4,8 @@ The loop that is timed is the real one, past its warm-up, without rows, evaluati
 
   seconds_per_1000_steps  until every seed has made 1000 environment steps and the updates that belong to them
   loop_ms                 one interaction of all seeds
-  learner_ms              the learner's part of it alone: act, sample, update, store; the same calls on the same
-                          data, with no simulator and nothing waited for in between
+  learner_ms              the learner's part of it alone: act, sample, update, remember; the same calls, with one
+                          step over and over instead of a simulator, and nothing waited for in between
   learner_idle_share      1 - learner_ms / loop_ms: the share of its time that the learner waits for actions to
                           reach the simulator, for its step, and for the way back
   updates_per_second      learner updates of all seeds
@@ -32,28 +32,41 @@ from typing import Any
 
 import jax
 import numpy as np
-from warpsac.training.host_loop import HostLoop
 
 from common import as_command, command_line, positive
 from warpsac.config.schema import Config
 from warpsac.envs import registry
+from warpsac.envs.contract import HostStep
 from warpsac.envs.host.vector import SeedEnvs
 from warpsac.training import devices
+from warpsac.training import start as training
 from warpsac.training.api import configure
+from warpsac.training.stepped import SteppedDriver
+
+
+class SameStep:
+    """In place of the simulators: every action leads to the same step, and none is waited for."""
+
+    def __init__(self, step: HostStep):
+        self._step = step
+
+    def step(self, action: Any, episodes: Any) -> tuple[HostStep, Any]:
+        return self._step, episodes
 
 
 class Subject:
-    """One setting: its loop, and its environments once more in this process and in worker processes."""
+    """One setting: its driver, and its environments once more in this process and in worker processes."""
 
     def __init__(self, config: Config, opened: contextlib.ExitStack):
         self.config = config
-        self.loop: Any = opened.enter_context(HostLoop(config))
-        self.loop.start()
+        driver = opened.enter_context(training.prepared(config)).driver
+        assert isinstance(driver, SteppedDriver)
+        self.driver, self.simulators = driver, driver.simulators
         self.in_process = self._simulator(0, opened)
         self.step_workers = max(1, min(config.env.num_envs, (os.cpu_count() or 1) // len(config.seeds)))
         self.workers = self._simulator(self.step_workers, opened)
         self.interact(config.warmup_interactions + 2 * config.learner.policy_delay + 1)  # all is compiled
-        self.last = self._last_interaction()
+        self.same_step: Any = SameStep(self._some_step())
         self.seconds: dict[str, list[float]] = {"loop": [], "learner": [], "in_process_step": [], "workers_step": []}
 
     def round(self, steps: int) -> None:
@@ -68,20 +81,16 @@ class Subject:
 
     def interact(self, steps: int) -> float:
         started = time.perf_counter()
-        for _ in range(steps):
-            self.loop.interaction += self.loop.advance()
-        self._wait()
+        self.driver.advance(steps)
+        jax.block_until_ready(self.driver.state.agent)
         return time.perf_counter() - started
 
     def learn(self, steps: int) -> float:
-        engine, (action, step) = self.loop.engine, self.last
-        started = time.perf_counter()
-        for i in range(steps):
-            engine.act(step.result.obs, i)
-            engine.learn()
-            engine.store(action, step)
-        self._wait()
-        return time.perf_counter() - started
+        self.driver.simulators = self.same_step
+        try:
+            return self.interact(steps)
+        finally:
+            self.driver.simulators = self.simulators
 
     def step(self, simulator: SeedEnvs, steps: int) -> float:
         spec = simulator.spec
@@ -98,16 +107,13 @@ class Subject:
         seeds, num_envs, updates = len(self.config.seeds), self.config.env.num_envs, self.config.updates_per_step
         return {
             "seeds": seeds,
-            "environments": f"{num_envs} in {self.loop.envs.where}",
+            "environments": f"{num_envs} in {self.simulators.envs.where}",
             "seconds_per_1000_steps": round(1000 * median["loop"] / num_envs, 4),
             "learner_idle_share": round(max(0.0, 1 - median["learner"] / median["loop"]), 4),
             "updates_per_second": round(seeds * updates / median["loop"], 1),
             "step_workers": self.step_workers * seeds,
             **{f"{name}_ms": round(1e3 * seconds, 4) for name, seconds in median.items()},
         }
-
-    def _wait(self) -> None:
-        jax.block_until_ready((self.loop.engine.learner, self.loop.engine.replay_state))
 
     def _simulator(self, workers: int, opened: contextlib.ExitStack) -> SeedEnvs:
         config, seeds = self.config, self.config.seeds
@@ -117,11 +123,10 @@ class Subject:
         made.reset(seeds)
         return made
 
-    def _last_interaction(self) -> tuple[np.ndarray, Any]:
-        """Some action and the step that it led to, for the learner alone."""
-        shape = (len(self.config.seeds), self.config.env.num_envs, self.loop.spec.action_dim)
-        self.in_process.send(action := np.zeros(shape, np.float32))
-        return action, self.in_process.recv()
+    def _some_step(self) -> HostStep:
+        shape = (len(self.config.seeds), self.config.env.num_envs, self.driver.spec.action_dim)
+        self.in_process.send(np.zeros(shape, np.float32))
+        return self.in_process.recv()
 
 
 def configuration(asked: argparse.Namespace, seeds: int, out: str) -> Config:

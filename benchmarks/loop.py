@@ -12,16 +12,16 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from common import as_command, command_line, positive, show
-from warpsac.agents.sac.algorithm import make_setup, over_seeds
+from common import as_command, command_line, fused_driver, positive, show
+from warpsac.agents.algorithm import over_seeds
 from warpsac.envs import registry
 from warpsac.training.api import configure
-from warpsac.training.fused import FusedEngine
 
 
 def step_only(env: Any, seeds: int) -> Any:
@@ -38,10 +38,11 @@ def step_only(env: Any, seeds: int) -> Any:
     return jax.jit(loop, donate_argnums=0)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
     parser.add_argument("--task", default="G1JoystickFlatTerrain")
     parser.add_argument("--variant", default=None)
+    parser.add_argument("--profile", default="playground")
     parser.add_argument("--num-envs", type=positive, default=1024)
     parser.add_argument("--seeds", type=positive, default=1)
     parser.add_argument("--impl", choices=["auto", "jax", "warp"], default="auto")
@@ -49,37 +50,33 @@ def main() -> None:
     parser.add_argument("--storage", choices=["float32", "float16"], default="float32")
     parser.add_argument("--steps", type=positive, default=100, help="interactions in one measurement")
     parser.add_argument("--rounds", type=positive, default=5)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
 
     started = time.perf_counter()
     config, _ = configure(
         asked.task,
         variant=asked.variant,
-        profile="playground",
+        profile=asked.profile,
         seeds=tuple(range(1, asked.seeds + 1)),
         env={"num_envs": asked.num_envs, "impl": asked.impl},
         replay={"capacity": asked.capacity, "storage": asked.storage},
     )
     env: Any = registry.make_jax(config.task, asked.num_envs, config.env)
-    setup = make_setup(config, env.spec)
-    engine = FusedEngine(setup, config.seeds, env, env)
-    done = config.warmup_interactions
-    engine.advance(0, done, "collect")
+    driver = fused_driver(config, env)
+    driver.advance(config.warmup_interactions)
 
     def learn(count: int) -> float:
-        nonlocal done
         begun = time.perf_counter()
-        engine.advance(done, count, "learn")
-        jax.block_until_ready(engine.learner)
-        done += count
+        driver.advance(count)
+        jax.block_until_ready(driver.state.agent.learner)
         return (time.perf_counter() - begun) / count
 
     learn(1)
     start_seconds = time.perf_counter() - started
 
     loop, key = step_only(env, asked.seeds), jax.random.key(7)
-    state = jax.tree.map(jnp.copy, engine.env_state)
-    ring_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(engine.ring))
+    state = jax.tree.map(jnp.copy, driver.state.simulator)
+    ring_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(driver.state.agent.memory))
 
     def step(count: int) -> float:
         nonlocal state

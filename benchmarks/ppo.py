@@ -17,11 +17,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from warpsac.training.ppo_engine import FusedPpoEngine, make_setup
 
-from common import as_command, command_line, positive, show
+from common import as_command, command_line, fused_driver, positive, show
 from warpsac.envs import registry
-from warpsac.training import ppo_engine
+from warpsac.training import fused
 from warpsac.training.api import configure
 
 
@@ -45,34 +44,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
         env={"num_envs": asked.num_envs, "impl": asked.impl},
     )
     env: Any = registry.make_jax(config.task, asked.num_envs, config.env)
-    setup = make_setup(config, env.spec)
-    engine = FusedPpoEngine(setup, config.seeds, env, env)
-    steps = config.ppo.rollout_steps
+    driver = fused_driver(config, env)
+    algorithm, steps = driver.algorithm, config.ppo.rollout_steps
 
     def iterate() -> None:
-        engine.advance(0, steps * asked.iterations)
-        jax.block_until_ready(engine.learner)
+        driver.advance(steps * asked.iterations)
+        jax.block_until_ready(driver.state.agent.learner)
 
-    engine.advance(0, steps)
-    jax.block_until_ready(engine.learner)
+    driver.advance(steps)
+    jax.block_until_ready(driver.state.agent.learner)
     start_seconds = time.perf_counter() - started
 
-    collect = jax.jit(functools.partial(ppo_engine.collect, setup, env), donate_argnums=0)
-    state, _, counter, _ = jax.tree.map(jnp.copy, engine.arguments(0, 1))
-    state, rollout = collect(state, engine.keys, np.int32(0))
-    trained = jax.tree.map(jnp.copy, state.trained)
+    keys = driver.keys
+    rollout = functools.partial(fused.advance, algorithm, env, learning=False, phase=0, rounds=1)
+    collect = jax.jit(rollout, donate_argnums=0)
+    learn = jax.jit(functools.partial(fused.learn, algorithm, phase=0), donate_argnums=0)
+    # Copies: each program donates its state.
+    collected, learned = (jax.tree.map(jnp.copy, driver.state) for _ in range(2))
 
     def rollouts() -> None:
-        nonlocal state, rollout
+        nonlocal collected
         for _ in range(asked.iterations):
-            state, rollout = collect(state, engine.keys, counter)
-        jax.block_until_ready(rollout)
+            collected = collect(collected, keys, np.int32(0), np.int32(1))
+        jax.block_until_ready(collected)
 
     def updates() -> None:
-        nonlocal trained
+        nonlocal learned
         for _ in range(asked.iterations):
-            trained = engine.programs.learn(trained, rollout, engine.keys)
-        jax.block_until_ready(trained)
+            learned = learn(learned, keys)
+        jax.block_until_ready(learned)
 
     def milliseconds(work: Callable[[], None]) -> float:
         begun = time.perf_counter()
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "num_envs": asked.num_envs,
         "seeds": asked.seeds,
         "rollout_steps": steps,
-        "updates": setup.updates_per_rollout,
+        "updates": algorithm.updates_per_round,
         "minibatch": steps * asked.num_envs // config.ppo.minibatches,
         "dtype": config.ppo.compute,
         "iteration_ms": round(iteration, 3),

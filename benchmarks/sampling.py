@@ -33,7 +33,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from common import as_command, positive
-from warpsac.replay import AgeLaw, HostRing, Ring, RingSpec, age, ring
+from warpsac.replay import age, ring
+from warpsac.replay.age import AgeLaw
+from warpsac.replay.host import HostRing
+from warpsac.replay.ring import Ring, RingSpec
 from warpsac.replay.words import random_words
 
 OBS_DIM, ACTION_DIM, GAMMA, WEIGHT_FLOOR = 128, 12, 0.99, 0.1

@@ -20,12 +20,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from warpsac.training.torch_loop import TorchLoop
 
 from common import as_command, command_line, show
 from warpsac.errors import UserError
 from warpsac.training import start as training
 from warpsac.training.api import configure
+from warpsac.training.stepped import SteppedDriver
 
 jax.devices()  # before torch is imported, as in training: whose CUDA libraries come first may matter
 try:
@@ -127,20 +127,19 @@ def interaction() -> dict[str, bool]:
             env={"num_envs": 64 if on_gpu() else 8}, replay={"capacity": 6400, "batch_size": 64}, eval={"every": 0},
             learner={"actor_width": 32, "critic_width": 32}, log={"tensorboard": False},
         )  # fmt: skip
-        with training.make_loop(config) as loop:
-            assert isinstance(loop, TorchLoop)
-            loop.start()
-            while loop.step < config.learning_starts + 5 * config.env.num_envs:
-                loop.interaction += loop.advance()
+        with training.prepared(config) as loop:
+            driver = loop.driver
+            assert isinstance(driver, SteppedDriver)
+            driver.advance(config.warmup_interactions + 5)
             fetched = False
             try:
                 with jax.transfer_guard_device_to_host("disallow"):
-                    for _ in range(5):
-                        loop.interaction += loop.advance()
+                    driver.advance(5)
             except jax.errors.JaxRuntimeError:
                 fetched = True
-            finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(loop.engine.learner.policy))
-            (env,) = loop.envs.sets
+            policy = driver.state.agent.learner.policy
+            finite = all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(policy))
+            (env,) = driver.simulators.envs.sets
             assert isinstance(env, torch_base.TorchEnvs)
             device = env.device
     return {

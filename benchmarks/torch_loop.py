@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from warpsac.training.torch_loop import TorchLoop
 
 from common import as_command, command_line, positive, show
 from warpsac.envs import registry
@@ -30,6 +29,8 @@ from warpsac.errors import UserError
 from warpsac.training import devices
 from warpsac.training import start as training
 from warpsac.training.api import configure
+from warpsac.training.loop import Loop
+from warpsac.training.stepped import SteppedDriver
 
 SMALL = {"replay": {"capacity": 6400, "batch_size": 64}, "learner": {"actor_width": 32, "critic_width": 32}}
 
@@ -66,10 +67,12 @@ def waits_of(action: Callable[[], Any]) -> dict[str, int]:
     return dict(places.most_common(20))
 
 
-def measured(loop: TorchLoop, asked: argparse.Namespace, started: float) -> dict[str, Any]:
+def measured(loop: Loop, asked: argparse.Namespace, started: float) -> dict[str, Any]:
     import torch
 
-    (env,) = loop.envs.sets
+    driver = loop.driver
+    assert isinstance(driver, SteppedDriver)
+    (env,) = driver.simulators.envs.sets
     draw = jax.jit(lambda key: jax.random.uniform(key, (asked.num_envs, env.spec.action_dim), minval=-1.0))
     keys = iter(jax.random.split(jax.random.key(7), (asked.rounds + 1) * asked.steps + 1))
 
@@ -78,7 +81,7 @@ def measured(loop: TorchLoop, asked: argparse.Namespace, started: float) -> dict
         env.recv()
 
     def interact() -> None:
-        loop.interaction += loop.advance()
+        driver.advance(1)
 
     def milliseconds(action: Callable[[], Any]) -> float:
         finish()
@@ -89,15 +92,14 @@ def measured(loop: TorchLoop, asked: argparse.Namespace, started: float) -> dict
         return 1e3 * (time.perf_counter() - begun) / asked.steps
 
     def finish() -> None:
-        jax.block_until_ready(loop.engine.learner)
+        jax.block_until_ready(driver.state.agent.learner)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
     step()
     finish()
     start_seconds = time.perf_counter() - started
-    while loop.step < loop.config.learning_starts + 3 * asked.num_envs:
-        interact()
+    driver.advance(loop.config.warmup_interactions + 3)
     pairs = [(milliseconds(step), milliseconds(interact)) for _ in range(asked.rounds + 1)][1:]  # the first warms up
     iteration = statistics.median(b for _, b in pairs)
     return {
@@ -129,9 +131,7 @@ def main(words: Sequence[str] | None = None) -> None:
         config = configuration(asked, out)
         if not registry.lookup(config.task).torch:
             raise UserError(f"--task {asked.task}: no task of a torch simulator")
-        with training.make_loop(config) as loop:
-            assert isinstance(loop, TorchLoop)
-            loop.start()
+        with training.prepared(config) as loop:
             row = measured(loop, asked, started)
     named = {"device": jax.devices()[0].device_kind, "task": asked.task, "variant": asked.variant}
     show({**named, "num_envs": asked.num_envs, **row}, asked.json)

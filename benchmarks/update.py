@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from common import as_command, command_line, positive
+from warpsac.agents.algorithm import over_seeds, stacked
 from warpsac.agents.networks import FORMATS
 from warpsac.agents.sac import learner as sac
-from warpsac.agents.sac.algorithm import over_seeds
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.schema import LearnerConfig
 from warpsac.types import Array, Batch, ObsViews
@@ -32,8 +32,8 @@ def make_program(variant: str, dtype: Any, batch_size: int, seeds: int) -> tuple
     """The compiled program of one policy delay, its learner state and its minibatches."""
     axes = VARIANTS[variant]
     config = LearnerConfig(critics=axes.critics, projection=axes.projection, compute=dtype)
-    agent = sac.Agent(config, ObsViews(OBS, OBS), ACTION, horizon_updates=100_000)
-    learner = jax.tree.map(lambda *x: jnp.stack(x), *(sac.init_learner(agent, s) for s in range(seeds)))
+    agent = sac.SacActor(config, ObsViews(OBS, OBS), ACTION, horizon_updates=100_000)
+    learner = stacked([sac.init_learner(agent, s) for s in range(seeds)])
     keys = jax.random.split(jax.random.key(0), (config.policy_delay, seeds, 4))
 
     def batch(k: Array) -> Batch:

@@ -1,4 +1,4 @@
-"""The benchmarks of the host loop and of PPO, at a tiny size: what they print adds up."""
+"""The benchmarks of the loops and of PPO, at a tiny size: what they print adds up."""
 
 from __future__ import annotations
 
@@ -66,6 +66,14 @@ def test_an_iteration_of_ppo(capsys: pytest.CaptureFixture[str]) -> None:
     assert (row["task"], row["rollout_steps"], row["updates"], row["minibatch"]) == ("probe-native", 64, 80, 32)
     assert min(row["iteration_ms"], row["rollout_ms"], row["update_ms"]) > 0
     assert row["steps_per_second"] == pytest.approx(1e3 * 64 * 4 / row["iteration_ms"], rel=0.01)
+
+
+def test_an_interaction_within_one_program(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--json --task probe-native --profile demo --num-envs 4 --capacity 10000 --steps 2 --rounds 1"
+    load("loop").main(words.split())
+    row = json.loads(capsys.readouterr().out)
+    assert (row["task"], row["num_envs"], row["seeds"], row["updates_per_iteration"]) == ("probe-native", 4, 1, 1)
+    assert min(row["env_step_ms"], row["iteration_ms"], row["start_s"]) > 0
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,8 @@ def trained_policy(
     views: ObsViews, actions: int, learner: LearnerConfig, low: float = -1.0, high: float = 1.0, seed: int = 0
 ) -> LoadedPolicy:
     """A policy with every number somewhere else than it starts: moments, scales, biases."""
-    agent = sac.Agent(learner, views, actions, horizon_updates=1)
-    rng = np.random.default_rng(seed)
-    policy = sac.init_policy(agent, rng)
+    actor = sac.SacActor(learner, views, actions, horizon_updates=1)
+    rng, policy = np.random.default_rng([seed, 1]), actor.init_policy()
 
     def moved(path: Any, leaf: Any) -> Any:
         noise = rng.normal(size=leaf.shape).astype(np.float32)
@@ -64,7 +63,7 @@ def trained_policy(
     if learner.projection:
         policy = policy._replace(actor=networks.project(policy.actor))
     info = {"action_low": [low] * actions, "action_high": [high] * actions}
-    return LoadedPolicy(agent, policy, 0, info)
+    return LoadedPolicy(actor, policy, 0, info)
 
 
 def built(policy: LoadedPolicy) -> bytes:
@@ -91,13 +90,12 @@ def test_the_network_is_the_policy(blocks: int, projection: bool, compute: Any) 
 @pytest.mark.parametrize("compute", ["float32", "bfloat16"])
 def test_the_baselines_network_is_its_policy(compute: Any, squash: bool) -> None:
     """Of PPO, which sees the first six of nine numbers and acts within [-3, 1]."""
-    agent = ppo.Agent(PpoConfig(actor_hidden=(16, 8), compute=compute, squash=squash), ObsViews(9, 6), 3)
-    rng = np.random.default_rng(0)
-    own = ppo.init_policy(agent, rng)
+    actor = ppo.PpoActor(PpoConfig(actor_hidden=(16, 8), compute=compute, squash=squash), ObsViews(9, 6), 3)
+    rng, own = np.random.default_rng(1), actor.init_policy()
     moved = jax.tree.map(lambda leaf: jnp.asarray(leaf + 0.4 * rng.normal(size=leaf.shape), jnp.float32), own.actor)
     seen = own.obs._replace(mean=jnp.arange(9.0), var=jnp.linspace(0.5, 4.0, 9))
     info = {"action_low": [-3.0] * 3, "action_high": [1.0] * 3}
-    policy = LoadedPolicy(agent, own._replace(actor=moved, obs=seen), 0, info)
+    policy = LoadedPolicy(actor, own._replace(actor=moved, obs=seen), 0, info)
     obs = (np.arange(6.0) + rng.normal(size=(50, 6))).astype(np.float32)
     content = onnx_graph.build(command.actor_of(policy), [-3.0] * 3, [1.0] * 3, {})
     assert command.largest_difference(content, policy, obs) < 1e-5
@@ -136,7 +134,7 @@ def test_an_observation_far_from_zero_keeps_its_digits() -> None:
     far = np.array([1e4, -1e4, 0, 0], np.float32)
     moments = policy.policy.moments
     shifted = moments._replace(norm_in=moments.norm_in._replace(mean=jnp.asarray(far), var=jnp.ones(4)))
-    policy = LoadedPolicy(policy.agent, policy.policy._replace(moments=shifted), 0, policy.info)
+    policy = LoadedPolicy(policy.actor, policy.policy._replace(moments=shifted), 0, policy.info)
     obs = far + np.random.default_rng(1).normal(size=(40, 4)).astype(np.float32)
     assert command.largest_difference(built(policy), policy, obs) < 1e-5
 

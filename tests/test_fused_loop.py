@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warpsac.training.fused_loop import FusedLoop
 
 from runs import assert_same_run, rows_of, state_of, tiny
 from warpsac.config.schema import Config
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import rowfiles
 from warpsac.training import start as training
+from warpsac.training.fused import FusedDriver
 
 
 def native(out: Path, **changes: Any) -> Config:
@@ -44,15 +44,15 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, uninterrupte
     """Stopped in the warm-up, stopped between two rows, and stopped by a signal; then to the end."""
     runs = training.train(native(tmp_path, seeds=(1, 2), stop_at=24)).runs
     training.resume(runs, stop_at=150)
-    advance = FusedLoop.advance
+    advance = FusedDriver.advance
 
-    def interrupted(self: FusedLoop) -> int:
-        if self.interaction > 60:
+    def interrupted(self: FusedDriver, *arguments: Any) -> None:
+        if self.state.counters.interaction > 60:
             os.kill(os.getpid(), signal.SIGTERM)
-        return advance(self)
+        advance(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FusedLoop, "advance", interrupted)
+        patch.setattr(FusedDriver, "advance", interrupted)
         outcome = training.resume(runs, stop_at=270)
     assert outcome.signal == signal.SIGTERM
     assert training.resume(runs, stop_at=270).finished
@@ -93,7 +93,7 @@ def test_what_it_cannot_do_is_said_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(tmp_path: Path) -> None:
     config = native(tmp_path, task="probe-native-faulty", env={"max_faults": 1}, eval={"every": 0})
-    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*go on with"):
+    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*resume with"):
         training.train(config)
     (run,) = tmp_path.iterdir()
     assert int(state_of(run)["info/interaction"]) == 42  # the stretch that holds step 40

@@ -89,7 +89,7 @@ def test_it_trains(tmp_path: Path) -> None:
     # Exported it would be held against observations of the one environment that a CPU can simulate.
     policy = load_policy(run)
     obs, source = recorded_observations(run_folder.open_run(run), policy, None, policy)
-    assert (obs.shape, source) == ((RECORDED, policy.agent.views.actor_dim), "recorded on PullCube-v1")
+    assert (obs.shape, source) == ((RECORDED, policy.actor.views.actor_dim), "recorded on PullCube-v1")
 
 
 def test_ppo_trains(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_ppo_trains_and_resumes(tmp_path: Path) -> None:
     state = state_of(run)
     assert int(state["info/updates"]) == 3 * 2 * 4
     policy = load_policy(run)
-    assert (policy.agent.views.actor_dim, policy.agent.views.critic_dim) == (29, 58)
+    assert (policy.actor.views.actor_dim, policy.actor.views.critic_dim) == (29, 58)
     assert policy(np.zeros(29)).shape == (state["policy/log_std"].size,)
 
 

@@ -13,12 +13,12 @@ import pytest
 
 import products
 import quick
-from warpsac.agents import normalize
+from warpsac.agents.algorithm import RewardScale
 from warpsac.agents.networks import FORMATS
 from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.ppo import losses as ppo_losses
-from warpsac.agents.ppo.learner import Agent, Networks, Rollout, Samples
-from warpsac.agents.ppo.networks import init_mlp, mlp_apply
+from warpsac.agents.ppo.learner import Networks, PpoActor, Rollout, Samples
+from warpsac.agents.ppo.networks import ObsMoments, init_mlp, mlp_apply
 from warpsac.config.schema import PpoConfig
 from warpsac.types import ObsViews
 
@@ -26,12 +26,12 @@ VIEWS = ObsViews(obs_dim=5, actor_dim=3, critic_start=1)
 CONFIG = PpoConfig(
     rollout_steps=4, epochs=2, minibatches=3, actor_hidden=(8,), critic_hidden=(8,), gamma=0.9, gae_lambda=0.8
 )
-AGENT = Agent(CONFIG, VIEWS, action_dim=2)
+AGENT = PpoActor(CONFIG, VIEWS, action_dim=2)
 # Compiled: taken apart into single operations they would take longer.
 make_samples = quick.jit(ppo.make_samples, static_argnums=0)
 loss = quick.jit(ppo.loss, static_argnums=0)
 value = quick.jit(ppo.value, static_argnums=0)
-observe = quick.jit(normalize.observe_batch)
+observe = quick.jit(ObsMoments.observe)
 
 
 def random_rollout(steps: int, envs: int, seed: int = 0) -> Rollout:
@@ -114,7 +114,7 @@ def test_numbers_of_a_void_step_are_never_used() -> None:
         final_obs=jnp.where(rollout.truncated[..., None], rollout.final_obs, jnp.nan),
     )
     update = quick.jit(lambda *arguments: ppo.update(AGENT, *arguments))
-    results = [update(learner, normalize.init(6), one, jax.random.key(0)) for one in (rollout, spoiled)]
+    results = [update(learner, RewardScale.initial(6), one, jax.random.key(0)) for one in (rollout, spoiled)]
     jax.tree.map(np.testing.assert_array_equal, *results)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results[1]))
 
@@ -124,7 +124,7 @@ def test_numbers_of_a_void_step_are_never_used() -> None:
 
 def test_loss_by_hand() -> None:
     """Two rows that count and one that does not, a linear actor and critic, one action."""
-    agent = Agent(dataclasses.replace(CONFIG, value_weight=0.5, entropy_weight=0.1, clip=0.2), ObsViews(1, 1), 1)
+    agent = PpoActor(dataclasses.replace(CONFIG, value_weight=0.5, entropy_weight=0.1, clip=0.2), ObsViews(1, 1), 1)
     linear = lambda weight: init_mlp(np.random.default_rng(0), 1, (), 1, 1.0)._replace(
         kernels=(jnp.full((1, 1), weight),)
     )
@@ -233,7 +233,7 @@ def test_the_first_minibatch_finds_the_policy_that_acted() -> None:
 
 def test_long_gradients_are_scaled_down() -> None:
     """Adam's first moment holds a tenth of the gradient that it was given."""
-    agent = Agent(dataclasses.replace(CONFIG, max_gradient_norm=0.01), VIEWS, 2)
+    agent = PpoActor(dataclasses.replace(CONFIG, max_gradient_norm=0.01), VIEWS, 2)
     rollout, learner = random_rollout(4, 6), ppo.init_learner(agent, 1)
     samples = make_samples(agent, learner, rollout, jnp.float32(1))
     after, metrics = quick.jit(lambda *a: ppo.learn_minibatch(agent, *a))(learner, learner.networks.log_std, samples)
@@ -248,7 +248,7 @@ def test_long_gradients_are_scaled_down() -> None:
 def test_observation_moments_are_those_of_all_observations() -> None:
     rng = np.random.default_rng(0)
     groups = [rng.normal(1000 + 5 * i, 0.1 + i, (50 * (i + 1), 3)).astype(np.float32) for i in range(4)]
-    moments = normalize.no_observations(3)
+    moments = ObsMoments.initial(3)
     np.testing.assert_array_equal(moments.var, 1)
     for group in groups:
         moments = observe(moments, jnp.asarray(group))
@@ -265,37 +265,37 @@ def test_bfloat16_products_leave_parameters_and_sums_in_float32() -> None:
     assert exact.dtype == rough.dtype == jnp.float32
     np.testing.assert_allclose(rough, exact, atol=0.03)
     assert float(jnp.abs(rough - exact).max()) > 0
-    agent = Agent(dataclasses.replace(CONFIG, compute="bfloat16"), VIEWS, 2)
+    agent = PpoActor(dataclasses.replace(CONFIG, compute="bfloat16"), VIEWS, 2)
     learner, _, metrics = quick.jit(lambda *a: ppo.update(agent, *a))(
-        ppo.init_learner(agent, 1), normalize.init(6), random_rollout(4, 6), jax.random.key(0)
+        ppo.init_learner(agent, 1), RewardScale.initial(6), random_rollout(4, 6), jax.random.key(0)
     )
     assert {leaf.dtype.name for leaf in jax.tree.leaves(learner)} == {"float32", "int32"}
-    assert set(metrics) == set(ppo.METRIC_NAMES)
+    assert set(metrics) == set(ppo.METRICS)
 
 
 @products.FORMATS
 def test_products_are_as_exact_as_asked(compute: str, precision: str) -> None:
-    agent = Agent(dataclasses.replace(CONFIG, compute=compute), VIEWS, 2)
-    given = ppo.init_learner(agent, 1), normalize.init(6), random_rollout(4, 6), jax.random.key(0)
+    agent = PpoActor(dataclasses.replace(CONFIG, compute=compute), VIEWS, 2)
+    given = ppo.init_learner(agent, 1), RewardScale.initial(6), random_rollout(4, 6), jax.random.key(0)
     assert products.precisions(lambda *a: ppo.update(agent, *a), *given) == {precision}
 
 
 def test_actor_and_critic_see_their_own_views() -> None:
     learner = ppo.init_learner(AGENT, 1)
     obs = jnp.ones((1, 5))
-    action, value = ppo.best_action(AGENT, learner.policy, obs), ppo.value(AGENT, learner, obs)
+    action, value = AGENT.best_action(learner.policy, obs), ppo.value(AGENT, learner, obs)
     hidden, private = obs.at[0, 4].set(9.0), obs.at[0, 0].set(9.0)
-    np.testing.assert_array_equal(ppo.best_action(AGENT, learner.policy, hidden), action)
+    np.testing.assert_array_equal(AGENT.best_action(learner.policy, hidden), action)
     np.testing.assert_array_equal(ppo.value(AGENT, learner, private), value)
     assert float(ppo.value(AGENT, learner, hidden)[0]) != float(value[0])
-    np.testing.assert_array_equal(ppo.best_action(AGENT, learner.policy, obs[:, :3]), action)  # its part is enough
+    np.testing.assert_array_equal(AGENT.best_action(learner.policy, obs[:, :3]), action)  # its part is enough
 
 
 @pytest.mark.parametrize(("squash", "last"), [(False, "clip"), (True, "tanh")])
 def test_the_described_actor_is_the_actor(squash: bool, last: str) -> None:
     """NumPy alone computes the best action from what an exporter is given."""
     agent = dataclasses.replace(AGENT, config=dataclasses.replace(CONFIG, squash=squash))
-    rng, policy = np.random.default_rng(0), ppo.init_policy(agent)
+    rng, policy = np.random.default_rng(0), agent.init_policy()
     scrambled = jax.tree.map(lambda leaf: jnp.asarray(rng.uniform(0.2, 2, leaf.shape), jnp.float32), policy)
     obs = rng.normal(0, 2, (20, 5)).astype(np.float32)
     described = ppo.actor_layers(agent, scrambled)
@@ -304,6 +304,6 @@ def test_the_described_actor_is_the_actor(squash: bool, last: str) -> None:
         x = x @ kernel + bias
         laws = {"elu": np.where(x > 0, x, np.expm1(np.minimum(x, 0))), "clip": np.clip(x, -1, 1), "tanh": np.tanh(x)}
         x = laws[activation]
-    np.testing.assert_allclose(x, ppo.best_action(agent, scrambled, jnp.asarray(obs)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(x, agent.best_action(scrambled, jnp.asarray(obs)), rtol=1e-5, atol=1e-5)
     assert [layer.activation for layer in described.layers] == ["elu", last]
     assert 0.9 < np.abs(x).max() <= 1

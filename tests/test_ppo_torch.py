@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,20 +9,18 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from warpsac.training.ppo_engine import Keys, Trained
-from warpsac.training.ppo_loop import HostPpoLoop, TorchPpoLoop
-from warpsac.training.torch_loop import TorchLoop
 
-from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of, tiny_ppo
+from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of, tiny, tiny_ppo
 from warpsac.agents.ppo.learner import Rollout
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.runs import checkpoint, run_folder
-from warpsac.training import resuming
 from warpsac.training import start as training
 from warpsac.training.policy import load_policy
+from warpsac.training.simulators import HostSimulators, TorchSimulators
+from warpsac.training.stepped import SteppedDriver
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
 from warpsac.envs.probes import torch as probe_torch
@@ -34,25 +31,29 @@ pytestmark = pytest.mark.usefixtures("no_pictures")
 def rollouts_of(config: Config, learning: bool = False) -> list[Rollout]:
     """Every rollout [S, T, N, ...] of a run, as the learner is given it; without learning, all of one policy."""
     kept: list[Rollout] = []
-    with training.make_loop(config) as loop:
-        loop.start()
-        programs = loop.engine.programs
+    with training.prepared(config) as loop:
+        assert isinstance(loop.driver, SteppedDriver)
+        programs = loop.driver.programs
 
-        def learn(trained: Trained, rollout: Rollout, keys: Keys) -> Trained:
+        def learn(learner: Any, scale: Any, sums: Any, rollout: Rollout, keys: Any) -> Any:
             kept.append(Rollout(*map(np.array, rollout)))
-            return programs.learn(trained, rollout, keys) if learning else trained
+            return programs.learn[0](learner, scale, sums, rollout, keys) if learning else (learner, scale, sums)
 
-        loop.engine.programs = dataclasses.replace(programs, learn=learn)
+        loop.driver.programs = programs._replace(learn=(learn,))
         loop.run()
     return kept
 
 
-def test_it_is_the_loop_of_ppo_over_the_loop_of_torch() -> None:
-    """One order of act, step, record, learn; one way to make, judge and save a torch simulator."""
-    for name in ("advance", "make_engine", "plan", "saves_replay"):
-        assert getattr(TorchPpoLoop, name) is getattr(HostPpoLoop, name)
-    for name in ("make_simulator", "ready", "evaluation_episodes", "snapshots", "restore"):
-        assert getattr(TorchPpoLoop, name) is getattr(TorchLoop, name)
+def test_torch_and_host_simulators_have_one_driver(tmp_path: Path) -> None:
+    """One order of act, step, remember, learn for both, and for PPO and SAC one way to make, evaluate and save them."""
+    made = {}
+    for task in ("probe-torch", "probe-point"):
+        for settings in (tiny, tiny_ppo):
+            with training.prepared(settings(tmp_path, task=task)) as loop:
+                assert type(loop.driver) is SteppedDriver
+                made[task, settings] = type(loop.driver.simulators)
+    assert {kind for (task, _), kind in made.items() if task == "probe-torch"} == {TorchSimulators}
+    assert {kind for (task, _), kind in made.items() if task == "probe-point"} == {HostSimulators}
 
 
 # --- what it learns
@@ -67,7 +68,7 @@ def test_it_drives_the_point_home(tmp_path: Path) -> None:
     assert after["eval/return"] > -4
     assert after["eval/success"] == 1
     policy = load_policy(run)
-    assert (policy.agent.views.actor_dim, policy.agent.views.critic_dim) == (4, 6)
+    assert (policy.actor.views.actor_dim, policy.actor.views.critic_dim) == (4, 6)
     obs = registry.make("probe-torch-critic", 2).reset(0)
     action = policy.normalized(obs)
     np.testing.assert_allclose(policy(obs), 2 * action, rtol=1e-6)  # the probe's own range is -2 to 2
@@ -133,7 +134,7 @@ def test_faulty_steps_are_counted_and_never_learned_from(tmp_path: Path) -> None
 
 def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(tmp_path: Path) -> None:
     config = tiny_ppo(tmp_path, task="probe-torch-faulty", env={"max_faults": 1}, eval={"every": 0})
-    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*go on with"):
+    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*resume with"):
         training.train(config)
     (run,) = tmp_path.iterdir()
     assert int(state_of(run)["info/interaction"]) == 40  # a whole rollout, at whose row it was noticed
@@ -180,12 +181,13 @@ def test_a_resumed_run_cuts_its_episodes_and_always_goes_on_alike(tmp_path: Path
     saved, twin = state_of(run), tmp_path / "twin"
     shutil.copytree(run, twin)
     opened = run_folder.open_run(run)
-    with TorchPpoLoop(opened.config, [opened]) as loop:
-        loop.start(checkpoints=resuming.find_checkpoints([opened]))
-        taken_up = jax.device_get((loop.engine.learner.networks, loop.engine.learner.adam))
-        assert loop.engine.scale.ended.all()
-        assert loop.interaction == 30
-        assert loop.engine.updates == int(saved["info/updates"])
+    found = training.find_checkpoints([opened])
+    with training.prepared(opened.config, resumed=[opened], checkpoints=found) as loop:
+        agent: Any = loop.driver.state.agent
+        taken_up = jax.device_get((agent.learner.networks, agent.learner.adam))
+        assert agent.scale.ended.all()
+        assert loop.counters.interaction == 30
+        assert loop.counters.updates == int(saved["info/updates"])
     names = [name for name in saved if name.startswith(("learner/networks", "learner/adam"))]
     for leaf, name in zip(jax.tree.leaves(taken_up), names, strict=True):
         assert np.array_equal(leaf[0], saved[name]), name

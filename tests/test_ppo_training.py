@@ -13,11 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.training.ppo_engine import FusedPpoEngine
-from warpsac.training.ppo_loop import FusedPpoLoop, HostPpoLoop, PpoLoop
 
-import quick
-from runs import POINT_HOME, assert_same_run, rows_of, state_of
+from common import fused_driver
+from runs import POINT_HOME, assert_same_run, assert_same_state, rows_of, state_of
 from runs import tiny_ppo as tiny
 from warpsac.agents.ppo import learner as ppo
 from warpsac.bench import scheduler, suite
@@ -25,14 +23,19 @@ from warpsac.config.loading import from_json, override, to_json, validate
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
 from warpsac.envs import registry
+from warpsac.envs.contract import HostStep, SimulatorFailed
+from warpsac.envs.host.vector import SeedEnvs
 from warpsac.envs.probes import host as probe
 from warpsac.envs.probes import jax as jax_probe
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.training import ppo_engine
 from warpsac.training import start as training
+from warpsac.training import stepped
+from warpsac.training.fused import FusedDriver
+from warpsac.training.loop import Loop
 from warpsac.training.policy import load_policy
+from warpsac.training.stepped import SteppedDriver
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -41,11 +44,8 @@ def native(out: Path, **changes: Any) -> Config:
     return tiny(out, **{"task": "probe-native", **changes})
 
 
-def run_loop(config: Config) -> PpoLoop:
-    loop = training.make_loop(config)
-    assert isinstance(loop, PpoLoop)
-    with loop:
-        loop.start()
+def run_loop(config: Config) -> Loop:
+    with training.prepared(config) as loop:
         loop.run()
     return loop
 
@@ -53,11 +53,13 @@ def run_loop(config: Config) -> PpoLoop:
 # --- what it learns
 
 
-def learned_values(loop: PpoLoop, observations: list[list[float]]) -> np.ndarray:
+def learned_values(loop: Loop, observations: list[list[float]]) -> np.ndarray:
     """Values in units of the raw rewards."""
-    learner, scale = jax.tree.map(lambda leaf: leaf[0], (loop.engine.learner, loop.engine.scale))
-    values = ppo.value(loop.setup.agent, learner, jnp.asarray(observations, jnp.float32))
-    return np.asarray(values) / float(ppo.normalize.scale(scale, ppo.RETURN_LIMIT))
+    agent, actor = loop.driver.state.agent, loop.driver.algorithm.actor
+    assert isinstance(actor, ppo.PpoActor)
+    learner, scale = jax.tree.map(lambda leaf: leaf[0], (agent.learner, agent.scale))
+    values = ppo.value(actor, learner, jnp.asarray(observations, jnp.float32))
+    return np.asarray(values) / float(scale.factor(ppo.RETURN_LIMIT))
 
 
 PROBE: dict[str, Any] = {
@@ -87,7 +89,7 @@ def test_it_finds_the_known_values(
 def test_it_finds_the_best_action(tmp_path: Path, squash: bool) -> None:
     settings = PROBE | {"ppo": {**PROBE["ppo"], "squash": squash}}
     loop = run_loop(tiny(tmp_path, task="probe-action", total_steps=12_000, **settings))
-    policy = load_policy(loop.paths[0])
+    policy = load_policy(loop.runs[0].path)
     np.testing.assert_allclose(policy(np.zeros(1)), [0.5], atol=0.05)
 
 
@@ -104,45 +106,49 @@ def test_it_drives_the_point_home(tmp_path: Path) -> None:
 # --- seeds
 
 
-def make_engine(seeds: tuple[int, ...], task: str = "probe-native", **changes: Any) -> FusedPpoEngine:
+def make_driver(seeds: tuple[int, ...], task: str = "probe-native", **changes: Any) -> FusedDriver:
     config = native(Path("unused"), task=task, seeds=seeds, **changes)
-    env = jax_probe.make(task, config.env.num_envs, config.env)
-    return FusedPpoEngine(ppo_engine.make_setup(config, env.spec), seeds, env, env)
+    return fused_driver(config, jax_probe.make(task, config.env.num_envs, config.env))
 
 
 def test_a_seed_in_company_is_the_seed_alone() -> None:
-    company, alone = make_engine((1, 2, 3)), make_engine((2,))
-    for engine in (company, alone):
-        engine.advance(0, 25)
-        engine.advance(25, 5)
-        assert engine.traces() == 1
-        assert engine.updates == int(engine.learner.updates[0]) == 6 * 2 * 3
+    company, alone = make_driver((1, 2, 3)), make_driver((2,))
+    for driver in (company, alone):
+        driver.advance(25)
+        driver.advance(5)
+        assert driver.traces() == {"learn": 1}
+        assert driver.state.counters.updates == int(driver.state.agent.learner.updates[0]) == 6 * 2 * 3
     for mine, other in zip(
-        jax.tree.leaves((company.learner, company.obs)), jax.tree.leaves((alone.learner, alone.obs))
+        *(jax.tree.leaves((driver.state.agent.learner, driver.state.obs)) for driver in (company, alone))
     ):
         np.testing.assert_allclose(mine[1], other[0], atol=1e-5, rtol=1e-5)
-    kernels = company.learner.networks.actor.kernels[0]
+    kernels = company.state.agent.learner.networks.actor.kernels[0]
     assert not np.allclose(kernels[0], kernels[1])
 
 
 def test_a_stretch_of_iterations_equals_them_one_by_one() -> None:
-    whole, parts = make_engine((2,)), make_engine((2,))
-    whole.advance(0, 15)
-    for start in (0, 5, 10):
-        parts.advance(start, 5)
-    for mine, other in zip(jax.tree.leaves(whole.snapshots(False)), jax.tree.leaves(parts.snapshots(False))):
+    whole, parts = make_driver((2,)), make_driver((2,))
+    whole.advance(15)
+    for _ in range(3):
+        parts.advance(5)
+    snapshots = (driver.snapshot(with_memory=False, with_simulator=True) for driver in (whole, parts))
+    for mine, other in zip(*map(jax.tree.leaves, snapshots), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
 def test_the_rollout_of_the_program_is_the_rollout_taken_step_by_step() -> None:
     """The same functions called one by one from Python: act, clip, step; then learn."""
-    engine = make_engine((1,))
-    env, setup, keys = engine.env, engine.setup, engine.keys
-    (state, _, counter, _), policy = engine.arguments(0, 1), engine.learner.policy
-    _, rollout = quick.jit(lambda s: ppo_engine.collect(setup, env, s, keys, counter))(state)
-    env_state, obs = jax.tree.map(lambda x: x[0], (state.env, state.obs))
+    driver = make_driver((1,))
+    algorithm, env, keys = driver.algorithm, driver.env, driver.keys
+    # Copies: the driver donates its arrays.
+    simulator, first_obs, policy = jax.tree.map(
+        jnp.copy, (driver.state.simulator, driver.state.obs, driver.state.agent.learner.policy)
+    )
+    driver.advance(5)
+    rollout = algorithm.sample(driver.state.agent.memory, driver.state.obs, keys, driver.state.agent.learner.updates)
+    env_state, obs = jax.tree.map(lambda x: x[0], (simulator, first_obs))
     for t in range(5):
-        action = ppo_engine.act(setup, policy, obs[None], keys, jnp.int32(t))[0]
+        action = algorithm.act(policy, (), obs[None], keys, jnp.int32(t))[0][0]
         np.testing.assert_allclose(rollout.obs[0, t], obs, atol=1e-6)
         np.testing.assert_allclose(rollout.action[0, t], action, atol=1e-6)
         env_state, step = env.step(env_state, jnp.clip(action, -1, 1))
@@ -153,45 +159,90 @@ def test_the_rollout_of_the_program_is_the_rollout_taken_step_by_step() -> None:
 
 
 def test_no_program_is_traced_twice(tmp_path: Path) -> None:
-    ppo_engine.compile_programs.cache_clear()
+    stepped.compile_programs.cache_clear()
     loop = run_loop(tiny(tmp_path, seeds=(1, 2)))
-    assert loop.engine.programs.traces() == {"act": 1, "act_best": 1, "learn": 1}
+    assert isinstance(loop.driver, SteppedDriver)
+    once = dict.fromkeys(("act", "act_best", "remember", "sample", "learn0"), 1)
+    assert loop.driver.programs.traces() == {**once, "cut": 0}
 
 
 # --- faults
 
 
 def test_faulty_steps_of_a_jax_simulator_are_counted_and_never_learned_from() -> None:
-    engine = make_engine((1,), "probe-native-faulty")
-    engine.advance(0, 100)
-    assert engine.read_episodes()[0]["faults/count"] == 2  # steps 40 and 80 of environment 0
-    assert engine.first_bad_updates() == [-1]
-    for leaf in jax.tree.leaves(engine.snapshots(False)):
+    driver = make_driver((1,), "probe-native-faulty")
+    driver.advance(100)
+    assert driver.rows()[0]["faults/count"] == 2  # steps 40 and 80 of environment 0
+    assert driver.state.agent.learner.first_bad.tolist() == [-1]
+    for leaf in jax.tree.leaves(driver.snapshot(with_memory=False, with_simulator=True)):
         assert leaf.dtype.kind != "f" or np.isfinite(leaf).all()
 
 
 def test_a_restarted_environment_has_a_void_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fourth step of the second of three environments raises: begun anew, its action is another policy's."""
+    """The fourth step of the second of three environments raises: restarted, its action is another policy's."""
     monkeypatch.setattr(probe, "FAULTS", probe.FaultPlan(raise_at=frozenset({11})))
-    with HostPpoLoop(tiny(tmp_path, task="probe-faulty")) as loop:
-        loop.start()
-        kept: list[dict[str, np.ndarray]] = []
-        monkeypatch.setattr(loop.engine, "learn", lambda obs: kept.extend(loop.engine._steps))
-        loop.advance()
-    void = np.stack([step["void"][0] for step in kept])
-    assert np.argwhere(void).tolist() == [[3, 1]]
-    assert loop.episodes[0].faults == 1
+    with training.prepared(tiny(tmp_path, task="probe-faulty")) as loop:
+        loop.driver.advance(5)
+        void = np.asarray(loop.driver.state.agent.memory.void)[:, 0]
+        assert np.argwhere(void).tolist() == [[3, 1]]
+        assert loop.driver.state.episodes.faults.tolist() == [1]
+
+
+def test_a_simulator_that_fails_within_a_rollout_leaves_whole_rollouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is that of the rollout's start, and nothing is learned from the steps that were lost."""
+    (stopped,) = training.train(tiny(tmp_path / "stopped", stop_at=90)).runs
+    recv, received = SeedEnvs.recv, []
+
+    def failing(self: SeedEnvs) -> HostStep:
+        received.extend([1] * (self.spec.num_envs == 3))  # the environments of training
+        if len(received) > 32:
+            raise SimulatorFailed("probe-point: broken")
+        return recv(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SeedEnvs, "recv", failing)
+        with pytest.raises(TrainingStopped, match="probe-point: broken; saved, resume with"):
+            training.train(tiny(tmp_path / "failed"))
+    (run,) = (tmp_path / "failed").iterdir()
+    state, true = state_of(run), state_of(stopped)
+    assert (int(state["info/interaction"]), int(state["info/updates"])) == (30, 6 * 2 * 3)
+    kept = [name for name in true if name.startswith(("learner/", "interaction/"))]
+    assert_same_state({name: state[name] for name in kept}, {name: true[name] for name in kept})
+    opened = run_folder.open_run(run)
+    found = training.find_checkpoints([opened])
+    with training.prepared(opened.config, resumed=[opened], checkpoints=found) as loop:
+        loop.driver.advance(5)
+        assert np.asarray(loop.driver.state.agent.memory.obs).any(-1).all()  # no row was left empty
+    assert training.resume([run], stop_at=180).finished
+    assert int(state_of(run)["info/updates"]) == 12 * 2 * 3
+
+
+def test_a_rollout_of_one_step_is_learned_from_before_the_next_action(tmp_path: Path) -> None:
+    """PPO is strict, whatever `overlap` says."""
+    config = tiny(tmp_path, ppo={"rollout_steps": 1, "minibatches": 1}, log={"every": 1}, eval={"every": 0})
+    assert config.overlap
+    with training.prepared(config) as loop:
+        loop.driver.advance(1)
+        agent: Any = loop.driver.state.agent
+        np.testing.assert_allclose(agent.learner.obs.mean[0], agent.memory.obs.mean((0, 1, 2)), rtol=1e-6)
+        assert agent.learner.obs.mean.any()
+        assert loop.counters.updates == 2
 
 
 def test_a_loss_that_is_not_finite_stops_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    advance = FusedPpoEngine.advance
+    advance = FusedDriver.advance
 
-    def spoil(self: FusedPpoEngine, counter: int, count: int, mode: Any) -> None:
-        if counter >= 30:
-            self.learner = self.learner._replace(rate=self.learner.rate * jnp.nan)
-        advance(self, counter, count, mode)
+    def spoil(self: FusedDriver, *arguments: Any) -> None:
+        agent = self.state.agent
+        if self.state.counters.interaction >= 30:
+            learner: Any = agent.learner
+            agent = agent._replace(learner=learner._replace(rate=learner.rate * jnp.nan))
+        self.state = self.state._replace(agent=agent)
+        advance(self, *arguments)
 
-    monkeypatch.setattr(FusedPpoEngine, "advance", spoil)
+    monkeypatch.setattr(FusedDriver, "advance", spoil)
     with pytest.raises(
         TrainingStopped, match=r"seed 1: the loss of update \d+ is not finite; the last good.*ppo\.lear"
     ):
@@ -214,28 +265,28 @@ def test_rows_evaluations_and_checkpoints_are_where_they_belong(uninterrupted: A
     assert [row["step"] for row in rows if row["kind"] == "train"] == [30 * i for i in range(1, 7)]
     assert [row["step"] for row in rows if row["kind"] == "eval"] == [0, 60, 120, 180]
     assert checkpoint.steps(run / "checkpoints") == [135, 180]
-    assert set(ppo.METRIC_NAMES) | {"reward/scale", "faults/count"} <= rows[1].keys()
+    assert set(ppo.METRICS) | {"reward/scale", "faults/count"} <= rows[1].keys()
     assert run.name == f"{run_folder.open_run(run).config.task}-ppo-seed1"
     state = state_of(run)
     assert int(state["info/updates"]) == int(state["learner/updates"]) == 12 * 2 * 3
 
 
-@pytest.mark.parametrize(("kind", "loop"), [(tiny, HostPpoLoop), (native, FusedPpoLoop)])
+@pytest.mark.parametrize(("kind", "driver"), [(tiny, SteppedDriver), (native, FusedDriver)])
 def test_a_resumed_run_equals_the_uninterrupted_one(
-    tmp_path: Path, uninterrupted: Any, kind: Any, loop: type[PpoLoop]
+    tmp_path: Path, uninterrupted: Any, kind: Any, driver: type[SteppedDriver | FusedDriver]
 ) -> None:
     """Stopped within a stretch, then by a signal in the middle of an iteration; then to the end."""
     runs = training.train(kind(tmp_path, seeds=(1, 2), stop_at=40)).runs
     assert checkpoint.steps(runs[0] / "checkpoints")[-1] == 45  # an iteration is made in one piece
-    advance: Any = loop.advance
+    advance: Any = driver.advance
 
-    def interrupted(self: PpoLoop) -> int:
-        if self.interaction >= 30:
+    def interrupted(self: SteppedDriver | FusedDriver, *arguments: Any) -> None:
+        if self.state.counters.interaction >= 30:
             os.kill(os.getpid(), signal.SIGTERM)
-        return int(advance(self))
+        advance(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "advance", interrupted)
+        patch.setattr(driver, "advance", interrupted)
         outcome = training.resume(runs, stop_at=180)
     assert outcome.signal == signal.SIGTERM
     assert training.resume(runs, stop_at=180).finished
@@ -261,13 +312,13 @@ def test_a_simulator_that_cannot_be_restored_begins_anew(tmp_path: Path) -> None
 def test_the_saved_policy_acts_as_in_training(uninterrupted: Any, kind: str) -> None:
     run = uninterrupted[kind][0]
     policy = load_policy(run)
-    assert isinstance(policy.agent, ppo.Agent)
+    assert isinstance(policy.actor, ppo.PpoActor)
     assert policy.step == 180
-    obs = np.random.default_rng(0).normal(size=(5, policy.agent.views.actor_dim)).astype(np.float32)
+    obs = np.random.default_rng(0).normal(size=(5, policy.actor.views.actor_dim)).astype(np.float32)
     action = policy.normalized(obs)
     assert (np.abs(action) <= 1).all()
-    described = ppo.actor_layers(policy.agent, policy.policy)  # type: ignore[arg-type]
-    assert described.layers[0].kernel.shape == (policy.agent.views.actor_dim, 8)
+    described = ppo.actor_layers(policy.actor, policy.policy)
+    assert described.layers[0].kernel.shape == (policy.actor.views.actor_dim, 8)
     high = np.asarray(policy.info["action_high"])
     np.testing.assert_allclose(policy(obs), action * high, rtol=1e-6)
     found = registry.make(run_folder.open_run(run).config.task, 2).reset(0)

@@ -11,8 +11,11 @@ import pytest
 from scipy import stats
 
 from warpsac.errors import UserError
-from warpsac.replay import HostRing, RingSpec, choose_placement, memory, ring
+from warpsac.replay import ring
 from warpsac.replay.age import AgeLaw, weights
+from warpsac.replay.host import HostRing
+from warpsac.replay.ring import RingSpec
+from warpsac.training.devices import choose_placement, free_device_bytes, free_host_bytes
 from warpsac.types import StepResult
 
 GAMMA = 0.5
@@ -414,9 +417,9 @@ def test_placement_is_where_the_ring_fits():
 
 def test_free_memory_is_measured(tmp_path):
     (tmp_path / "meminfo").write_text("MemTotal: 2000 kB\nMemAvailable:    1000 kB\n")
-    assert memory.free_host_bytes(tmp_path / "meminfo") == 1_024_000
-    assert memory.free_host_bytes(tmp_path / "none") > 2**28
-    assert memory.free_device_bytes() > 0
+    assert free_host_bytes(tmp_path / "meminfo") == 1_024_000
+    assert free_host_bytes(tmp_path / "none") > 2**28
+    assert free_device_bytes() > 0
 
 
 def test_impossible_sizes_are_refused():

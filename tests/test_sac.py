@@ -15,15 +15,14 @@ import scipy.stats
 import products
 import quick
 import slow_learner
-from warpsac.agents import normalize
+from warpsac.agents.algorithm import RewardScale, stacked
 from warpsac.agents.networks import critic_apply
-from warpsac.agents.sac import algorithm as interaction
 from warpsac.agents.sac import learner as sac
-from warpsac.agents.sac.learner import Agent, Learner
+from warpsac.agents.sac.algorithm import Sac
+from warpsac.agents.sac.learner import Learner, SacActor
 from warpsac.agents.sac.losses import expected_value, value_support
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
-from warpsac.envs.contract import EnvSpec
 from warpsac.types import Batch, ObsViews
 
 SYMMETRIC = ObsViews(obs_dim=3, actor_dim=3)
@@ -37,13 +36,13 @@ TINY = LearnerConfig(
 update = quick.jit(sac.update, static_argnames=("agent", "actor_turn"))
 
 
-def tiny_agent(variant: str = "warpsac-l", views: ObsViews = SYMMETRIC, **changes: Any) -> Agent:
+def tiny_agent(variant: str = "warpsac-l", views: ObsViews = SYMMETRIC, **changes: Any) -> SacActor:
     axes = resolve("task", variant=variant)[0].learner
     config = dataclasses.replace(TINY, **{"projection": axes.projection, "critics": axes.critics} | changes)
-    return Agent(config, views, action_dim=2, horizon_updates=40, n_step=3)
+    return SacActor(config, views, action_dim=2, horizon_updates=40, n_step=3)
 
 
-def scrambled(agent: Agent, seed: int = 0) -> Learner:
+def scrambled(agent: SacActor, seed: int = 0) -> Learner:
     """A learner in which no field has a special value: a term left out or taken twice shows everywhere."""
     rng = np.random.default_rng(seed)
 
@@ -73,7 +72,7 @@ def scrambled(agent: Agent, seed: int = 0) -> Learner:
     )
 
 
-def random_batch(agent: Agent, size: int = 12, seed: int = 0) -> Batch:
+def random_batch(agent: SacActor, size: int = 12, seed: int = 0) -> Batch:
     """Rewards that reach beyond the value support, terminations, and windows of one to three steps."""
     rng = np.random.default_rng([seed, 7])
     obs = rng.normal(0.5, 2.0, (2, size, agent.views.obs_dim))
@@ -228,9 +227,9 @@ def test_acting_uses_running_statistics_row_by_row() -> None:
     learner, obs = scrambled(agent), random_batch(agent).obs
     plain = slow_learner.plain(learner)
     mean, std, _ = slow_learner.gaussian(plain["actor"], np.asarray(obs, np.float64)[:, :2], plain["actor_moments"])
-    best = quick.jit(sac.best_action, static_argnames="agent")
-    np.testing.assert_allclose(best(agent, learner.policy, obs), np.tanh(mean), rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(best(agent, learner.policy, obs[:1]), np.tanh(mean[:1]), rtol=1e-4, atol=1e-5)
+    best = quick.jit(agent.best_action)
+    np.testing.assert_allclose(best(learner.policy, obs), np.tanh(mean), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(best(learner.policy, obs[:1]), np.tanh(mean[:1]), rtol=1e-4, atol=1e-5)
     explore = quick.jit(sac.explore, static_argnames="agent")
     action, state = explore(agent, learner.policy, sac.init_exploration(agent, len(obs)), obs, jax.random.key(1))
     np.testing.assert_allclose(action, np.tanh(mean + std * state.noise), rtol=1e-4, atol=1e-5)
@@ -239,7 +238,7 @@ def test_acting_uses_running_statistics_row_by_row() -> None:
 def test_exploration_noise_is_held_for_n_steps() -> None:
     """P(n) is proportional to n^-2, n = 1..16; each time fresh standard-normal noise."""
     agent, steps = tiny_agent(), 40_000
-    policy, obs = sac.init_policy(agent), jnp.zeros((2, 3))
+    policy, obs = agent.init_policy(), jnp.zeros((2, 3))
 
     def step(state: sac.Exploration, key: Any) -> Any:
         action, state = sac.explore(agent, policy, state, obs, key)
@@ -303,7 +302,7 @@ def probe_transitions(task: str) -> Batch:
 
 
 @functools.partial(quick.jit, static_argnames="agent")
-def train_on(agent: Agent, learner: Learner, batches: Batch) -> Learner:
+def train_on(agent: SacActor, learner: Learner, batches: Batch) -> Learner:
     def pair(learner: Learner, given: Any) -> Any:
         batch, key = given
         for i, turn in enumerate((True, False)):
@@ -315,7 +314,7 @@ def train_on(agent: Agent, learner: Learner, batches: Batch) -> Learner:
     return jax.lax.scan(pair, learner, (batches, keys))[0]
 
 
-def learned(task: str, variant: str) -> tuple[Agent, Learner]:
+def learned(task: str, variant: str) -> tuple[SacActor, Learner]:
     axes = resolve("task", variant=variant)[0].learner
     # A temperature too small to be seen in the values.
     config = LearnerConfig(
@@ -323,11 +322,11 @@ def learned(task: str, variant: str) -> tuple[Agent, Learner]:
         projection=axes.projection, critics=axes.critics,
         gamma=PROBE_GAMMA, learning_rate=3e-3, final_learning_rate=3e-4, tau=0.05, initial_alpha=1e-6,
     )  # fmt: skip
-    agent = Agent(config, ObsViews(1, 1), 1, PROBE_UPDATES)
+    agent = SacActor(config, ObsViews(1, 1), 1, PROBE_UPDATES)
     return agent, train_on(agent, sac.init_learner(agent, 1), probe_transitions(task))
 
 
-def values(agent: Agent, learner: Learner, obs: Any, action: Any) -> np.ndarray:
+def values(agent: SacActor, learner: Learner, obs: Any, action: Any) -> np.ndarray:
     """E[Q] of each member, [C, B]."""
     logits, _ = critic_apply(
         learner.critic, jnp.asarray(obs, jnp.float32)[:, None], jnp.asarray(action, jnp.float32)[:, None],
@@ -365,7 +364,7 @@ def test_the_best_action_is_found(variant: str) -> None:
     action = np.linspace(-0.3, 0.9, 5)
     wanted = np.tile(1 - (action - 0.5) ** 2, (agent.config.critics, 1))
     np.testing.assert_allclose(values(agent, learner, 0 * action, action), wanted, atol=0.08)
-    best = sac.best_action(agent, learner.policy, jnp.linspace(-1.5, 1.5, 7)[:, None])
+    best = agent.best_action(learner.policy, jnp.linspace(-1.5, 1.5, 7)[:, None])
     np.testing.assert_allclose(best, 0.5, atol=0.1)
     assert learner.first_bad == -1
 
@@ -373,7 +372,7 @@ def test_the_best_action_is_found(variant: str) -> None:
 # --- the same numbers again
 
 
-def run(agent: Agent, seed: int, updates: int = 6) -> Learner:
+def run(agent: SacActor, seed: int, updates: int = 6) -> Learner:
     learner = sac.init_learner(agent, seed)
     for i in range(updates):
         batch = random_batch(agent, seed=i)
@@ -392,7 +391,7 @@ def test_update_is_traced_once_per_turn() -> None:
     """A state that came back with another type or shape would be compiled for again."""
     agent, traces = CASES["warpsac-l"], []
 
-    def counted(agent: Agent, learner: Learner, batch: Batch, scale: Any, key: Any, actor_turn: bool) -> Any:
+    def counted(agent: SacActor, learner: Learner, batch: Batch, scale: Any, key: Any, actor_turn: bool) -> Any:
         traces.append(actor_turn)
         return sac.update(agent, learner, batch, scale, key, actor_turn)
 
@@ -419,26 +418,22 @@ def test_first_bad_update_is_remembered() -> None:
 # --- seeds side by side, and the schedule of one interaction
 
 
-def make_setup(seeds: tuple[int, ...], **settings: Any) -> interaction.Setup:
+def make_algorithm(seeds: tuple[int, ...], **settings: Any) -> Sac:
     config = Config(seeds=seeds, env=EnvConfig(num_envs=4), replay=ReplayConfig(capacity=64, batch_size=12), **settings)
     config = dataclasses.replace(config, learner=dataclasses.replace(TINY, learning_rate=1e-3))
-    env = EnvSpec("task", "probe", 4, SYMMETRIC, 2, (-1.0,) * 2, (1.0,) * 2, None, None, False, True)
-    return interaction.make_setup(config, env)
+    return Sac.of(config, SYMMETRIC, action_dim=2, faulty_steps=True)
 
 
-def stacked(trees: list[Any]) -> Any:
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
-
-
-def test_a_seed_learns_the_same_in_company() -> None:
+def test_a_seed_learns_the_same_next_to_others() -> None:
     def train(seeds: tuple[int, ...]) -> Learner:
-        setup, keys = make_setup(seeds), interaction.make_keys(seeds)
-        step = quick.jit(interaction.update, static_argnames=("setup", "actor_turn"))
-        learner = stacked([sac.init_learner(setup.agent, seed) for seed in seeds])
-        scale, sums = stacked([normalize.init(4) for _ in seeds]), interaction.empty_sums(len(seeds))
+        algorithm = make_algorithm(seeds)
+        keys, actor = algorithm.streams(seeds), algorithm.actor
+        step = quick.jit(algorithm.update, static_argnames="actor_turn")
+        learner = stacked([sac.init_learner(actor, seed) for seed in seeds])
+        scale, sums = stacked([RewardScale.initial(4) for _ in seeds]), algorithm.empty_sums()
         for i in range(20):
-            batch = stacked([random_batch(setup.agent, seed=100 * seed + i) for seed in seeds])
-            learner, sums = step(setup, learner, batch, scale, sums, keys, i % 2 == 0)
+            batch = stacked([random_batch(actor, seed=100 * seed + i) for seed in seeds])
+            learner, sums = step(learner, batch, scale, sums, keys, actor_turn=i % 2 == 0)
         counts = {name: count.tolist() for name, count in sums.counts.items()}
         assert counts["loss/critic"] == [20] * len(seeds)
         assert counts["loss/actor"] == [10] * len(seeds)
@@ -450,16 +445,14 @@ def test_a_seed_learns_the_same_in_company() -> None:
 
 
 def test_random_streams_belong_to_seed_and_counter() -> None:
-    company, alone = make_setup((3, 8)), make_setup((8,))
+    company, alone = make_algorithm((3, 8)), make_algorithm((8,))
 
-    def act(setup: interaction.Setup, seeds: tuple[int, ...], counter: int) -> np.ndarray:
+    def act(algorithm: Sac, seeds: tuple[int, ...], counter: int) -> np.ndarray:
         """The actions of untrained policies: random ones during the warm-up."""
-        policy = stacked([sac.init_learner(setup.agent, seed).policy for seed in seeds])
-        exploration = stacked([sac.init_exploration(setup.agent, setup.ring.num_envs) for _ in seeds])
-        obs = jnp.ones((len(seeds), setup.ring.num_envs, setup.ring.obs_dim))
-        keys = interaction.make_keys(seeds)
-        action, after = interaction.act(setup, policy, exploration, obs, keys, jnp.int32(counter))
-        assert (counter >= setup.warmup) == bool(after.noise.any())  # noise is drawn for the policy alone
+        obs = jnp.ones((len(seeds), algorithm.ring.num_envs, algorithm.ring.obs_dim))
+        agent, keys = algorithm.init(seeds, algorithm.init_memory(obs)), algorithm.streams(seeds)
+        action, after = algorithm.act(agent.learner.policy, agent.exploration, obs, keys, jnp.int32(counter))
+        assert (counter >= algorithm.warmup) == bool(after.noise.any())  # noise is drawn for the policy alone
         return np.asarray(action)
 
     together = act(company, (3, 8), 7)
@@ -480,7 +473,8 @@ def test_random_streams_belong_to_seed_and_counter() -> None:
     ],
 )  # fmt: skip
 def test_actor_turns(updates: int, delay: int, phase: int, turns: list[bool]) -> None:
-    setup = make_setup((1,))
-    config = dataclasses.replace(setup.agent.config, policy_delay=delay)
-    setup = dataclasses.replace(setup, updates_per_step=updates, agent=dataclasses.replace(setup.agent, config=config))
-    assert interaction.actor_turns(setup, phase) == turns
+    algorithm = make_algorithm((1,))
+    config = dataclasses.replace(algorithm.actor.config, policy_delay=delay)
+    actor = dataclasses.replace(algorithm.actor, config=config)
+    algorithm = dataclasses.replace(algorithm, updates_per_round=updates, actor=actor)
+    assert algorithm.actor_turns(phase) == turns

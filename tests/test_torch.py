@@ -12,8 +12,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.training.host_loop import HostLoop
-from warpsac.training.torch_loop import TorchLoop
 
 from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac.config.schema import Config
@@ -23,6 +21,7 @@ from warpsac.replay import ring
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.training import devices
 from warpsac.training import start as training
+from warpsac.training.stepped import SteppedDriver
 from warpsac.types import StepResult
 
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
@@ -200,15 +199,14 @@ def test_no_step_waits_for_the_device_on_the_host(
         monkeypatch.setattr(owner, name, watched)
 
     kind = type(jnp.zeros(1))
-    with training.make_loop(settings(tmp_path, task="probe-torch")) as loop:
-        loop.start()
-        while loop.interaction < 30:
-            loop.interaction += loop.advance()
+    with training.prepared(settings(tmp_path, task="probe-torch")) as loop:
+        loop.driver.advance(30)
+        assert loop.counters.updates > 0
         for owner, name in ((kind, "__array__"), (np, "asarray"), (np, "array")):
             watch(owner, name)
-        loop.advance()
+        loop.driver.advance(5)
         assert fetched == []
-        np.asarray(loop.obs)
+        np.asarray(loop.driver.state.obs)
         assert fetched != []  # the watch itself works
 
 
@@ -222,10 +220,18 @@ def test_every_seed_is_sent_its_rows_of_the_action_itself(tmp_path: Path, monkey
         real(self, action)
 
     monkeypatch.setattr(torch_base.TorchEnvs, "send", watched)
-    with training.make_loop(tiny(tmp_path, task="probe-torch", seeds=(1, 2))) as loop:
-        loop.start()
-        action = loop.engine.act(loop.obs, 0)
-        loop.take_step(action)
+    with training.prepared(tiny(tmp_path, task="probe-torch", seeds=(1, 2))) as loop:
+        assert isinstance(loop.driver, SteppedDriver)
+        act, acted = loop.driver.programs.act, []
+
+        def kept(*arguments: Any) -> Any:
+            results = act(*arguments)
+            acted.append(results[0])
+            return results
+
+        loop.driver.programs = loop.driver.programs._replace(act=kept)
+        loop.driver.advance(1)
+        (action,) = acted
         start = action.unsafe_buffer_pointer()
         assert sent == [start, start + action[0].nbytes]
 
@@ -298,10 +304,11 @@ def test_what_a_simulator_draws_while_it_is_made_is_its_seeds(tmp_path: Path, mo
     def train(seeds: tuple[int, ...], first_evaluation: int) -> list[float]:
         drawn.clear()
         config = tiny(tmp_path, task="probe-torch", seeds=seeds, stop_at=90, eval={"every": 0})
-        with TorchLoop(config) as loop:
-            loop.start()
+        with training.prepared(config) as loop:
+            assert isinstance(loop.driver, SteppedDriver)
             torch.rand(first_evaluation)  # as much as training drew until then
-            loop.evaluation_envs()
+            with loop.driver.simulators.evaluation():
+                pass
         return list(drawn)
 
     both = train((1, 2), 0)
@@ -330,7 +337,7 @@ def test_what_it_cannot_do_is_said_at_once(tmp_path: Path) -> None:
 
 def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(tmp_path: Path) -> None:
     config = tiny(tmp_path, task="probe-torch-faulty", env={"max_faults": 1}, eval={"every": 0})
-    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*go on with"):
+    with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*resume with"):
         training.train(config)
     (run,) = tmp_path.iterdir()
     assert int(state_of(run)["info/interaction"]) == 42  # noticed at the row after step 40
@@ -365,7 +372,3 @@ def test_jax_leaves_memory_to_torch_unless_told_otherwise(monkeypatch: pytest.Mo
     del os.environ["XLA_CLIENT_MEM_FRACTION"]
     devices.share_gpu_memory()
     assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5"
-
-
-def test_loops_share_one_order() -> None:
-    assert TorchLoop.interact is HostLoop.interact

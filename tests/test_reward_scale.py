@@ -8,18 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from warpsac.agents.normalize import RewardScale
 
-from warpsac.agents import normalize
+from warpsac.agents.algorithm import RewardScale
 
 GAMMA = 0.5
 
 
 def observed(steps: list[tuple[list[float], list[bool]]], num_envs: int) -> tuple[RewardScale, list[list[float]]]:
     """The state after some vector steps of (rewards, ended), and the returns G on the way."""
-    state, returns = normalize.init(num_envs), []
+    state, returns = RewardScale.initial(num_envs), []
     for reward, ended in steps:
-        state = normalize.observe(state, jnp.asarray(reward, jnp.float32), jnp.asarray(ended), GAMMA)
+        state = state.observe(jnp.asarray(reward, jnp.float32), jnp.asarray(ended), GAMMA)
         returns.append(state.returns.tolist())
     return state, returns
 
@@ -49,8 +48,8 @@ def test_scale_by_hand() -> None:
     assert float(state.count) == pytest.approx(count)
     assert float(state.mean) == pytest.approx(mean, rel=1e-6)
     assert float(state.var) == pytest.approx(var, rel=1e-5)
-    assert float(normalize.scale(state, 5.0)) == pytest.approx(1 / math.sqrt(var + 1e-8), rel=1e-5)
-    assert float(normalize.scale(state, 1.5)) == pytest.approx(1.5 / 3, rel=1e-6)  # G_max / limit is larger
+    assert float(state.factor(5.0)) == pytest.approx(1 / math.sqrt(var + 1e-8), rel=1e-5)
+    assert float(state.factor(1.5)) == pytest.approx(1.5 / 3, rel=1e-6)  # G_max / limit is larger
 
 
 def test_largest_return_bounds_the_scale() -> None:
@@ -59,12 +58,12 @@ def test_largest_return_bounds_the_scale() -> None:
     state, _ = observed(steps, num_envs=2)
     assert float(state.largest) == 40.0
     assert math.sqrt(float(state.var)) < 8
-    assert float(normalize.scale(state, 5.0)) == pytest.approx(5 / 40)
+    assert float(state.factor(5.0)) == pytest.approx(5 / 40)
 
 
 def test_first_scale_is_one() -> None:
-    state = normalize.init(3)
-    assert float(normalize.scale(state, 5.0)) == pytest.approx(1.0)
+    state = RewardScale.initial(3)
+    assert float(state.factor(5.0)) == pytest.approx(1.0)
     assert [float(x) for x in (state.mean, state.var, state.count, state.largest)] == pytest.approx([0, 1, 1e-4, 0])
 
 
@@ -73,8 +72,8 @@ def test_variance_is_that_of_all_returns() -> None:
     rng = np.random.default_rng(0)
     reward = rng.normal(3.0, 2.0, (400, 5)).astype(np.float32)
     ended = rng.random((400, 5)) < 0.05
-    state, running, seen = normalize.init(5), np.zeros(5), []
-    observe = jax.jit(normalize.observe, static_argnames="gamma")
+    state, running, seen = RewardScale.initial(5), np.zeros(5), []
+    observe = jax.jit(RewardScale.observe, static_argnames="gamma")
     for t in range(400):
         state = observe(state, reward[t], ended[t], gamma=0.97)
         before = ended[t - 1] if t else np.zeros(5, bool)
@@ -86,8 +85,8 @@ def test_variance_is_that_of_all_returns() -> None:
     assert float(state.largest) == pytest.approx(np.abs(seen).max(), rel=1e-5)
 
 
-def test_environments_started_anew_forget_their_return() -> None:
+def test_restarted_environments_forget_their_return() -> None:
     state, _ = observed([([2.0, 2.0, 2.0], [False, True, False])], num_envs=3)
-    state = normalize.forget_episodes(state, jnp.asarray([True, False, False]))
-    state = normalize.observe(state, jnp.ones(3), jnp.zeros(3, bool), GAMMA)
+    state = state.restart(jnp.asarray([True, False, False]))
+    state = state.observe(jnp.ones(3), jnp.zeros(3, bool), GAMMA)
     assert state.returns.tolist() == [1.0, 1.0, 2.0]
