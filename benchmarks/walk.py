@@ -106,7 +106,7 @@ def main(asked: Options) -> None:
         (run,) = Path(out).iterdir()
         resumed = trace(["train", "--resume", str(run), "--stop-at", "200"])
     path = steady_interaction(started)
-    found = {
+    found: dict[str, dict[str, Any]] = {
         "interaction": {"files": len(set(path)), "returns": len(path) - len(set(path)), "path": path},
         "train": {"files": len(before_first_update(started)), "path": before_first_update(started)},
         "resume": {"files": len(before_first_update(resumed)), "path": before_first_update(resumed)},
