@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 from typing import Any
@@ -72,7 +73,7 @@ def test_plain_lines_at_a_sane_rate() -> None:
 
 def test_the_display_shows_everything_and_dashes_for_what_is_not_known() -> None:
     display, clock = on_terminal(title="Hopper-v5")
-    with display:
+    with contextlib.closing(display):
         text = terminal_text(display)
         assert "0.0%" in text
         assert "— left" in text
@@ -96,7 +97,7 @@ def test_the_display_shows_everything_and_dashes_for_what_is_not_known() -> None
 
 def test_optional_lines_appear_with_their_values() -> None:
     display, _ = on_terminal()
-    with display:
+    with contextlib.closing(display):
         display.update(1, {"eval/return": 1.0, "eval/success": 0.5, "eval/score": 0.75, "faults/count": 3})
         display.update(2, {"episode/success": 0.25, "time/steps_per_second": 12_345.0})
         text = terminal_text(display)
@@ -111,7 +112,7 @@ def test_several_seeds_show_mean_and_range() -> None:
         for value in (1.0, 2, 6)
     ]
     display, _ = on_terminal()
-    with display:
+    with contextlib.closing(display):
         display.update(5, rows)
         text = terminal_text(display)
     assert "episode return 3.0 (1.0 to 6.0)" in text
