@@ -60,7 +60,7 @@ demo: $(STAMP)  ## train a small task on two CPU cores in a few minutes, and sho
 	echo "  run folder      $$run"; \
 	echo "  learning curve  $$run/curve.png"; \
 	echo "  video           $$video"; \
-	echo "next, judge it on fresh episodes:"; \
+	echo "next, evaluate it on new episodes:"; \
 	echo "  $(BIN)/warpsac eval $$run"
 
 test: lint types unit tasks  ## lint, types, all tests and benchmark tasks; what CI runs
@@ -69,7 +69,7 @@ lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(STAMP)  ## let ruff mend what it can
+format: $(STAMP)  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -114,7 +114,7 @@ bench: $(STAMP)  ## speed of replay sampling, one learner update and a report on
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/report.py
 
-lock: $(STAMP)  ## choose the locked versions anew from pyproject.toml
+lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) --upgrade $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
 	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt

@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -13,7 +14,7 @@ from stepping import assert_goes_on_exactly, roll, step
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, registry, tasks
 from warpsac.errors import UserError
-from warpsac.training.episodes import EpisodeTracker
+from warpsac.training.episodes import HostEpisodes
 from warpsac.watch import play
 
 pytest.importorskip("myosuite")
@@ -73,14 +74,14 @@ def test_success_is_what_the_task_calls_solved_at_any_step() -> None:
     """A key turned by hand beyond its goal (pi) and back again: the episode counts as a success."""
     env: Any = registry.make("myo-key-turn", 1, EnvConfig(episode_limit=3))
     env.reset(0)
-    data, tracker, flags = env._envs[0].unwrapped.data, EpisodeTracker(1), []
+    data, tracker, flags = env._envs[0].unwrapped.data, HostEpisodes.none(1, 1), []
     for angle in (0.0, 4.0, 0.0):
         data.qpos[-1] = angle
         result = step(env, np.zeros((1, 39))).result
         flags.append(bool(result.success[0]))
-        ended = tracker.observe(result)
+        tracker.observe(jax.tree.map(lambda x: x[None], result), None)
     assert flags == [False, True, False]
-    assert [episode.success for episode in ended] == [True]
+    assert [episode.success for episode in tracker.ended[0]] == [True]
 
 
 def test_tasks_with_a_longer_memory_are_not_taken_for_restorable() -> None:

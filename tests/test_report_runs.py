@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -250,8 +249,8 @@ def test_a_failed_run_records_why_until_it_is_resumed(tmp_path: Path, monkeypatc
 
 def left_by(error: BaseException, run: run_folder.RunFolder) -> str | None:
     """What a loop over the run leaves behind when it ends with the exception."""
-    loop: Any = SimpleNamespace(runs=[run], _to_close=contextlib.ExitStack())
-    training.Loop.__exit__(loop, type(error), error, None)
+    with pytest.raises(type(error)), training._recording_failures([run]):
+        raise error
     return run_folder.read_failure(run.path)
 
 

@@ -4,5 +4,5 @@ algorithm  the contract that SAC and PPO fulfil, the seed axis, random streams, 
 networks   trunk, actor, critic ensemble, parameter projection
 sac/       the method        ppo/    the baseline
 
-Imported by runs (loaded policies), training and deploy; imports replay, never a simulator.
+Imported by training and deploy; imports replay, never a simulator.
 """

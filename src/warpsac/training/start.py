@@ -89,7 +89,7 @@ def prepared(
             run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta)
             for seed in config.seeds
         ]
-        try:
+        with _recording_failures(runs):
             display = Display(
                 config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
             )
@@ -106,13 +106,20 @@ def prepared(
             if resumed is not None:
                 _resume_folders(loop, checkpoints, meta)
             yield loop
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt | Terminated):
-                print(after_a_stop_at_once(runs), file=sys.stderr)
-            elif isinstance(error, Exception):
-                for run in runs:
-                    run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
-            raise
+
+
+@contextlib.contextmanager
+def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
+    """What ends training early is said, and recorded in the run folders."""
+    try:
+        yield
+    except (KeyboardInterrupt, Terminated):
+        print(after_a_stop_at_once(runs), file=sys.stderr)
+        raise
+    except Exception as error:
+        for run in runs:
+            run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
+        raise
 
 
 def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -> tuple[Driver, str]:
