@@ -1,4 +1,4 @@
-"""Learning curves of run folders beside the published ones: a table and a picture for `results/`.
+"""Learning curves of run folders with the published ones: a table and a picture for `results/`.
 
     python benchmarks/curves.py results/trained/G1JoystickFlatTerrain-* --out results/g1-h200
 

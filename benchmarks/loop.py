@@ -1,4 +1,4 @@
-"""Milliseconds of one whole interaction on a JAX simulator, beside the simulator step alone.
+"""Milliseconds of one whole interaction on a JAX simulator, and of the simulator step alone.
 
 Both are loops on the device over the same number of steps, automatic reset included: `env_step_ms` steps
 the environments with random actions, `iteration_ms` acts, steps, stores, samples and makes the profile's

@@ -1,4 +1,4 @@
-"""Milliseconds of one whole interaction on a torch simulator, beside the simulator step alone.
+"""Milliseconds of one whole interaction on a torch simulator, and of the simulator step alone.
 
     python benchmarks/torch_loop.py --task Mjlab-Velocity-Flat-Unitree-G1 --json
 
