@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -98,3 +99,13 @@ def test_a_mistake_is_told_in_a_line(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"{name}.py: ")
     assert line in error
+
+
+def test_the_way_through_the_code_stays_short(capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that a reader of a training run has to open; see the benchmark for what is counted."""
+    walk: Any = importlib.import_module("walk")
+    walk.main(walk.Options(json=True))
+    found = json.loads(capsys.readouterr().out)
+    assert found["interaction"]["returns"] <= 4, found["interaction"]["path"]
+    assert found["train"]["files"] <= 24, found["train"]["path"]
+    assert found["resume"]["files"] <= 26, found["resume"]["path"]
