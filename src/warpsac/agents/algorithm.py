@@ -135,11 +135,15 @@ def mean_rows(sums: MetricSums, seeds: int) -> list[dict[str, float]]:
 # --- the contract
 
 
-class LearnerState(Protocol):
+Policy = TypeVar("Policy")
+PolicyOut = TypeVar("PolicyOut", covariant=True)
+
+
+class LearnerState(Protocol[PolicyOut]):
     """What every learner's state has, whatever else is in it."""
 
     @property
-    def policy(self) -> Any:
+    def policy(self) -> PolicyOut:
         """All that acting needs."""
 
     @property
@@ -151,10 +155,11 @@ class LearnerState(Protocol):
         """int32 [S], the first update with a non-finite loss, -1 while there is none."""
 
 
-Learner = TypeVar("Learner", bound=LearnerState)
+Learner = TypeVar("Learner", bound=LearnerState[Any])
 Exploration = TypeVar("Exploration")
 Memory = TypeVar("Memory")
 Batches = TypeVar("Batches")
+Streams = TypeVar("Streams")
 
 
 class AgentState(NamedTuple, Generic[Learner, Exploration, Memory]):
@@ -169,7 +174,7 @@ class AgentState(NamedTuple, Generic[Learner, Exploration, Memory]):
     sums: MetricSums
 
 
-class Actor(Protocol):
+class Actor(Protocol[Policy]):
     """One seed's policy of an algorithm: static, what a loaded policy needs."""
 
     @property
@@ -178,20 +183,20 @@ class Actor(Protocol):
     @property
     def action_dim(self) -> int: ...
 
-    def init_policy(self) -> Any:
+    def init_policy(self) -> Policy:
         """An untrained policy: the template that a saved one is read into."""
 
-    def best_action(self, policy: Any, obs: Array) -> Array:
+    def best_action(self, policy: Policy, obs: Array) -> Array:
         """The deterministic actions [N, A] in [-1, 1]: evaluation and deployment."""
 
 
-class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
+class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]):
     @property
     def seeds(self) -> int:
         """Seeds trained next to each other."""
 
     @property
-    def actor(self) -> Actor: ...
+    def actor(self) -> Actor[Policy]: ...
 
     @property
     def ring(self) -> RingSpec | None:
@@ -213,7 +218,7 @@ class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
     def phases(self) -> int:
         """Different programs of `learn`; round k is of phase `updates % phases`."""
 
-    def streams(self, seeds: Sequence[int]) -> Any:
+    def streams(self, seeds: Sequence[int]) -> Streams:
         """The roots of the algorithm's random streams."""
 
     def init(self, seeds: Sequence[int], memory: Memory) -> AgentState[Learner, Exploration, Memory]:
@@ -223,7 +228,7 @@ class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
         """An empty memory on the device; the first step will be taken from `first_obs` [S, N, D]."""
 
     def act(
-        self, policy: Any, exploration: Exploration, obs: Array, keys: Any, interaction: Array
+        self, policy: Policy, exploration: Exploration, obs: Array, keys: Streams, interaction: Array
     ) -> tuple[Array, Exploration]:
         """Exploring actions [S, N, A], as `remember` wants them."""
 
@@ -245,11 +250,11 @@ class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
     def cut(self, memory: Memory, scale: RewardScale, mask: Array, obs: Array) -> tuple[Memory, RewardScale]:
         """Close the running episodes of the mask [S, N]: the simulator was reset to `obs` there."""
 
-    def sample(self, memory: Memory, obs: Array, keys: Any, updates: Array) -> Batches:
+    def sample(self, memory: Memory, obs: Array, keys: Streams, updates: Array) -> Batches:
         """What the next call of `learn` learns from; `obs` is what will be acted on next."""
 
     def learn(
-        self, learner: Learner, scale: RewardScale, sums: MetricSums, batches: Batches, keys: Any, phase: int
+        self, learner: Learner, scale: RewardScale, sums: MetricSums, batches: Batches, keys: Streams, phase: int
     ) -> tuple[Learner, RewardScale, MetricSums]:
         """One round of updates."""
 
@@ -259,7 +264,7 @@ class Algorithm(Protocol[Learner, Exploration, Memory, Batches]):
     def empty_sums(self) -> MetricSums: ...
 
     def batch_of(
-        self, memory: Memory, keys: Any, update: int, seed: int, updates: int, stored: int
+        self, memory: Memory, keys: Streams, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray] | None:
         """What an update of the recent past was made on, if it can still be found.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 
 from warpsac.agents.algorithm import (
     AgentState,
+    Algorithm,
     MetricSums,
     RewardScale,
     add_metrics,
@@ -155,3 +156,7 @@ class Ppo:
         self, memory: Rollout, keys: Streams, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray] | None:
         return None
+
+
+if TYPE_CHECKING:  # the contract holds, type by type
+    _: type[Algorithm[Learner, Policy, tuple[()], Rollout, Rollout, Streams]] = Ppo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import numpy as np
 
 from warpsac.agents.algorithm import (
     AgentState,
+    Algorithm,
     MetricSums,
     RewardScale,
     add_metrics,
@@ -268,3 +269,7 @@ class Sac:
 @functools.partial(jax.jit, static_argnums=1)
 def _reward_scales(scale: RewardScale, limit: float) -> Array:
     return jax.vmap(lambda state: state.factor(limit))(scale)
+
+
+if TYPE_CHECKING:  # the contract holds, type by type
+    _: type[Algorithm[Learner, Policy, Exploration, Ring, tuple[Batch, ...], Streams]] = Sac
