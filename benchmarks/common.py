@@ -40,7 +40,7 @@ def positive(text: str) -> int:
 
 
 def as_command(main: Callable[[], Any]) -> None:
-    """The benchmark as a command: a mistake is told in a line."""
+    """The benchmark as a command: a mistake becomes one line."""
     try:
         main()
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Seconds that `warpsac report` takes on a folder of synthetic runs: 200 runs of 1000 rows unless told otherwise.
+"""Seconds that `warpsac report` takes on a folder of synthetic runs: 200 runs of 1000 rows unless set otherwise.
 
 The runs are written as training writes them (config, meta, metrics) on the benchmark tasks of four families, with
 two variants and five seeds each. Reading, aggregating and writing the page are timed together, without writing

@@ -5,7 +5,7 @@
 `env_step_ms` hands random actions from JAX to the simulator and takes its step back; `iteration_ms` acts, steps, stores
 and makes the profile's updates, as in training. The two are measured in turn, `--rounds` times; medians are printed.
 `start_s` is the time from nothing to the simulator's first steps. `waits` counts the calls of one interaction that made
-the host wait for the GPU, by file and line of whoever made them (torch tells them; none on a CPU).
+the host wait for the GPU, by file and line of the caller (reported by torch; none on a CPU).
 """
 
 from __future__ import annotations

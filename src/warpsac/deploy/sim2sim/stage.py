@@ -1,4 +1,4 @@
-"""The robot of an exported policy before somebody's eyes: in the browser, in real time, under their command."""
+"""The robot of an exported policy in the browser: in real time, under the user's command."""
 
 from __future__ import annotations
 
