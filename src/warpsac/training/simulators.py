@@ -213,6 +213,8 @@ class TorchSimulators(HostSimulators):
 
     def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
         episodes = joined(self.no_episodes(), [part["episodes"] for part in parts], "checkpoint")
+        # A checkpoint of a simulator that kept failing: its faults must not stop the resumed run at its first row.
+        _, episodes = device_episodes.longest_fault(episodes)
         for one, part in zip(self._sets, parts, strict=True):
             one.take_up(part.get("curriculum", {}))
         obs, episodes = self.restart(interaction, episodes)
