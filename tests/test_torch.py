@@ -335,12 +335,17 @@ def test_what_it_cannot_do_is_said_at_once(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(tmp_path: Path) -> None:
+def test_an_environment_that_keeps_failing_stops_training_with_a_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tiny(tmp_path, task="probe-torch-faulty", env={"max_faults": 1}, eval={"every": 0})
     with pytest.raises(TrainingStopped, match=r"failed 1 times in a row \(env\.max_faults = 1\).*resume with"):
         training.train(config)
     (run,) = tmp_path.iterdir()
     assert int(state_of(run)["info/interaction"]) == 42  # noticed at the row after step 40
+    monkeypatch.setattr(probe_torch, "FAULT_EVERY", 1000)
+    assert training.resume([run]).finished  # the faults before the checkpoint stop it no second time
+    assert rows_of(run)[-2]["faults/count"] == 1
 
 
 def test_evaluation_leaves_the_random_numbers_of_training_alone() -> None:

@@ -233,7 +233,7 @@ class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]
         """Exploring actions [S, N, A], as `remember` wants them."""
 
     def to_simulator(self, action: Array) -> Array:
-        """The same actions within [-1, 1], still where they are: in NumPy or on the device."""
+        """The same actions within [-1, 1]; `action` itself if it is there already."""
 
     def remember(
         self,

@@ -6,8 +6,9 @@ state        the one state of a run: made, saved, restored
 stepped      the driver of simulators stepped from Python; simulators: those on the host and on torch tensors
 fused        the driver of simulators written in JAX: one program
 evaluate     complete episodes of a policy          episodes, device_episodes: returns and lengths of episodes
+policy       a policy loaded from a run             eval_command: `warpsac eval`
 devices      memory, compilation cache              terminal: what a user sees and sends (display, signals)
-configure    the config of a task from Python       api: the public functions
+api          the public functions
 
 Imported by watch, deploy, bench and the command line.
 """

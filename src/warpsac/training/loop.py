@@ -116,7 +116,7 @@ class Loop:
 
     def _stop(self, signals: StopSignals) -> bool:
         """Whether to stop before the end, asked after every interaction that the host sees."""
-        self.display.reached(self.driver.state.counters.interaction * self.config.env.num_envs)
+        self.display.reached(self.step)
         return signals.received is not None or time.monotonic() - self._started >= (self.config.time_budget or math.inf)
 
     # --- what is due between two stretches

@@ -9,7 +9,6 @@ are cut, and training continues with new ones.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -213,6 +212,8 @@ class TorchSimulators(HostSimulators):
 
     def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
         episodes = joined(self.no_episodes(), [part["episodes"] for part in parts], "checkpoint")
+        # A checkpoint of a simulator that kept failing: its faults must not stop the resumed run at its first row.
+        _, episodes = device_episodes.longest_fault(episodes)
         for one, part in zip(self._sets, parts, strict=True):
             one.take_up(part.get("curriculum", {}))
         obs, episodes = self.restart(interaction, episodes)
@@ -226,10 +227,10 @@ class TorchSimulators(HostSimulators):
 _follow: Any = jax.jit(device_episodes.follow_episodes, donate_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnames="axis")
-def _stack(arrays: Sequence[Array], axis: int = 0) -> Array:
+@jax.jit
+def _stack(arrays: Sequence[Array]) -> Array:
     """The arrays of all seeds as one, in memory of JAX's own."""
-    return jnp.stack(arrays, axis)
+    return jnp.stack(arrays)
 
 
 def _where(what: str, made: SeedEnvs) -> str:

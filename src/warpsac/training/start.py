@@ -7,13 +7,14 @@ import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
 from warpsac.envs import registry
+from warpsac.envs.contract import EnvSpec
 from warpsac.envs.registry import require_effect
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
@@ -21,6 +22,7 @@ from warpsac.runs import checkpoint, run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import devices
+from warpsac.training.devices import Placement
 from warpsac.training.loop import Loop, Outcome
 from warpsac.training.state import Driver, restored_counters
 from warpsac.training.terminal import Display, Terminated
@@ -122,7 +124,7 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         raise
 
 
-def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -> tuple[Driver, str]:
+def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -> tuple[Driver, Placement]:
     """The driver that fits the task's simulator, and where its replay lives."""
     target = registry.lookup(config.task)
     if target.jax:
@@ -143,7 +145,7 @@ def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -
     return SteppedDriver(config, algorithm, simulators, on_host), placement
 
 
-def make_algorithm(config: Config, spec: Any) -> Algorithm:
+def make_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
     if config.algo == PPO:
         from warpsac.agents.ppo.algorithm import Ppo
 
@@ -153,7 +155,7 @@ def make_algorithm(config: Config, spec: Any) -> Algorithm:
     return Sac.of(config, spec.views, spec.action_dim, faulty_steps=spec.lockstep)
 
 
-def _placement(ring: RingSpec | None, wanted: Any) -> str:
+def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"]) -> Placement:
     if ring is None:
         return "device"
     return devices.choose_placement(
@@ -164,8 +166,8 @@ def _placement(ring: RingSpec | None, wanted: Any) -> str:
 # --- what a user should know at the start
 
 
-def _notes(config: Config, driver: Driver, placement: str) -> list[str]:
-    notes = [*getattr(driver, "notes", ()), *_memory_notes(config, driver.algorithm.ring, placement)]
+def _notes(config: Config, driver: Driver, placement: Placement) -> list[str]:
+    notes = [*driver.notes, *_memory_notes(config, driver.algorithm.ring, placement)]
     if driver.spec.episode_limit is None:
         notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
     if not registry.lookup(config.task).jax and devices.on_cpu() and is_heavy(config):
@@ -173,7 +175,7 @@ def _notes(config: Config, driver: Driver, placement: str) -> list[str]:
     return notes
 
 
-def _memory_notes(config: Config, ring: RingSpec | None, placement: str) -> list[str]:
+def _memory_notes(config: Config, ring: RingSpec | None, placement: Placement) -> list[str]:
     if ring is None:
         ppo, envs = config.ppo, config.env.num_envs
         size = ppo.rollout_steps * envs // ppo.minibatches

@@ -67,6 +67,8 @@ class Driver(abc.ABC):
     spec: EnvSpec
     display: Display
     state: TrainState
+    notes: Sequence[str] = ()
+    """What a user should know about the simulators, one line each."""
     keys: Any
     """The roots of the algorithm's random streams."""
 

@@ -168,10 +168,8 @@ def draw_action(agent: PpoActor, policy: Policy, obs: Array, key: Array) -> Arra
 
 
 def to_simulator(agent: PpoActor, action: Array) -> Array:
-    """Within [-1, 1]; it stays where it is: in NumPy or on the device."""
-    if not agent.config.squash:
-        return action.clip(-1.0, 1.0)
-    return np.tanh(action) if isinstance(action, np.ndarray) else jnp.tanh(action)
+    """Within [-1, 1]."""
+    return jnp.tanh(action) if agent.config.squash else jnp.clip(action, -1.0, 1.0)
 
 
 def value(agent: PpoActor, learner: Learner, obs: Array) -> Array:

@@ -103,7 +103,7 @@ class Sac:
         """The policy delay is part of the program, never a conditional on the device."""
         return self.actor.config.policy_delay
 
-    @property
+    @functools.cached_property
     def law(self) -> AgeLaw:
         return AgeLaw.of(self.decay_steps, self.weight_floor)
 

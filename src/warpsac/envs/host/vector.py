@@ -215,7 +215,7 @@ class SeedEnvs:
         split: Callable[[Any], Iterable[Any]] = iter,
     ):
         self.sets = list(sets)
-        self.stack, self._split = stack, split
+        self._stack, self._split = stack, split
         self.spec: EnvSpec = self.sets[0].spec
         self.where = where
         """Where they are stepped and why, as text."""
@@ -226,7 +226,7 @@ class SeedEnvs:
         self._names = [f"seed {seed}: " if len(seeds) > 1 else "" for seed in seeds]
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
-        return self.stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
+        return self._stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
 
     def send(self, action: np.ndarray) -> None:
         for env, rows in zip(self.sets, self._split(action), strict=True):
@@ -235,7 +235,7 @@ class SeedEnvs:
     def recv(self) -> HostStep:
         steps = [env.recv() for env in self.sets]
         result = StepResult(*(
-            None if field[0] is None else self.stack(field) for field in zip(*(s.result for s in steps))
+            None if field[0] is None else self._stack(field) for field in zip(*(s.result for s in steps))
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
         events = tuple(f"{name}{line}" for name, step in zip(self._names, steps) for line in step.events)
