@@ -114,7 +114,7 @@ def test_it_trains_and_judging_is_an_episode_boundary(assets: Path, tmp_path: Pa
     code = TRAIN.format(tests=str(Path(__file__).parent), out=str(tmp_path))
     found = run(code, assets)
     assert found["evaluations"] == [[0, 15], [200, 15], [400, 15]]
-    assert found["updates"] == 100 - 20 - 1
+    assert found["updates"] == 100 - 20
     # Ends of the first three episodes, the cut by the evaluation after 50 interactions, and a step that continues.
     assert found["cut"] == [4, 4, 4, 4, 0]
 
