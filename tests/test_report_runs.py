@@ -325,6 +325,12 @@ def test_settings_that_all_runs_share(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="a", learner={"tau": 0.02})
     write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="b", learner={"tau": 0.02, "gamma": 0.9})
     assert common_changes(collect([tmp_path])) == (("learner.tau", "0.02"),)
+    # PPO has no such setting; a task that it alone was trained on is missing as if there were none.
+    write_run(tmp_path, "dog-walk", "ppo", 1, FULL, name="c", total_steps=END)
+    found = collect([tmp_path])
+    shared = ("learner.tau", "0.02")
+    assert shared in common_changes(found)
+    assert Missing("dog-walk", Group("warpsac-l", (shared,)), (1,)) in find_missing(found)
 
 
 def test_the_same_seed_twice_counts_once(tmp_path: Path) -> None:

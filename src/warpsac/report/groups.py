@@ -24,6 +24,10 @@ IMMATERIAL = frozenset({
     "env.worker_timeout", "env.impl",
 })  # fmt: skip
 
+# Sections and settings that only one of the algorithms has.
+OF_SAC = frozenset({"replay", "learner", "learning_starts", "updates_per_step", "overlap"})
+OF_PPO = frozenset({"ppo"})
+
 SHORT = 2  # settings in a short label
 
 OTHER_FAMILY = "other"
@@ -55,6 +59,10 @@ class Group(NamedTuple):
     @property
     def on_policy(self) -> bool:
         return self.variant == PPO
+
+    def has(self, setting: str) -> bool:
+        """Whether its algorithm has this setting."""
+        return setting.partition(".")[0] not in (OF_SAC if self.on_policy else OF_PPO)
 
     def without(self, common: Changes) -> Group:
         return Group(self.variant, tuple(change for change in self.changes if change not in common))

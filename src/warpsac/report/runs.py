@@ -219,9 +219,12 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
 
 
 def common_changes(runs: Sequence[Run]) -> Changes:
-    """The settings that every run of the report has: named once instead of in every label."""
-    first, *others = [run.group.changes for run in runs if run.group] or [()]
-    return tuple(change for change in first if all(change in changes for changes in others))
+    """The changes that all runs share whose algorithm has the setting: named once instead of in every label."""
+    groups = in_order({run.group for run in runs if run.group})
+    changes = dict.fromkeys(change for group in groups for change in group.changes)
+    return tuple(
+        change for change in changes if all(change in group.changes for group in groups if group.has(change[0]))
+    )
 
 
 def _by_task_and_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], list[Run]]:
