@@ -453,8 +453,9 @@ def test_on_stage_it_is_steered_and_a_fall_ends_an_episode(tmp_path: Path) -> No
 def test_the_page_takes_the_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def look(prepare: Any, task: str, agent: str, host: str, port: int, seed: int) -> None:
+    def look(prepare: Any, task: str, agent: str, host: str, port: int, seed: int, rewards: bool) -> None:
         env, act = prepare()
+        assert not rewards
         asked.extend([task, agent, host, port, act(env.reset(seed)).shape])
 
     monkeypatch.setattr(stage.session, "watch", look)

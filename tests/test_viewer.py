@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ from warpsac.watch.viewer import server as viewer_server
 from warpsac.watch.viewer import session as viewer_session
 from warpsac.watch.viewer.page import Page
 from warpsac.watch.viewer.server import MOST_PAGES, Server
-from warpsac.watch.viewer.session import DRAWING_AT_MOST, Pace, Session
+from warpsac.watch.viewer.session import DRAWING_AT_MOST, Pace, Session, Status
 from warpsac.watch.viewer.view import PictureView, View
 
 # --- the clock
@@ -56,7 +58,7 @@ def test_pace_keeps_time_on_average_and_does_not_chase() -> None:
 
 
 class Joystick:
-    """Observes the command it was given, in steps of 3 that pay 1, 2 and 3; a fault when told."""
+    """Observes the command it was given, in steps of 3 that pay 1, 2 and 3; a fault on request."""
 
     def __init__(self) -> None:
         self.spec = EnvSpec("joystick", "fake", 1, ObsViews(3, 3), 1, (-1.0,), (1.0,), 3, 1000.0, False, False)
@@ -105,7 +107,7 @@ class CountingView(View):
 
 
 class Stage:
-    """A session whose policy remembers what it saw, with a page that nobody watches unless told."""
+    """A session whose policy remembers what it saw, with a page that nobody watches by default."""
 
     def __init__(self, page: Any = None, view: View | None = None) -> None:
         self.env, self.view = Joystick(), view or CountingView(None)  # type: ignore[arg-type]
@@ -209,6 +211,18 @@ def test_only_watched_simulations_are_drawn_and_slow_drawing_is_rare(monkeypatch
             now[0] += 0.01
         assert watched or not shown_at
     assert len(shown_at) * 0.5 == pytest.approx(DRAWING_AT_MOST * (now[0] - start), rel=0.15)
+
+
+def test_without_rewards_no_returns_are_shown() -> None:
+    numbers = SimpleNamespace(content="")
+    gui = SimpleNamespace(set_panel_label=lambda label: None, add_html=lambda content: numbers)
+    page = Page(SimpleNamespace(gui=gui), "walk", "policy.onnx")  # type: ignore[arg-type]
+    status = Status(50.0, ended=deque([(0.0, 20), (0.0, 40)]))
+    page.show(status)
+    assert "mean return" in numbers.content
+    page.show(dataclasses.replace(status, rewards=False))
+    assert "mean length" in numbers.content
+    assert "return" not in numbers.content
 
 
 # --- the page, through the real server

@@ -82,4 +82,4 @@ def watch(robot: Simulated, policy: Policy, command: Sequence[float], host: str,
     def prepare() -> tuple[HostEnv, session.Act]:
         return Stage(robot, task, command), lambda obs: policy(obs[0])[None]
 
-    session.watch(prepare, task, policy.path.name, host, port, seed=0)
+    session.watch(prepare, task, policy.path.name, host, port, seed=0, rewards=False)

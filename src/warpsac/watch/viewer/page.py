@@ -63,8 +63,8 @@ class Page:
     def show(self, status: Status) -> None:
         """Bring numbers and sliders up to date."""
         asked = f" (of {status.speed:g}x)" if status.speed != 1 or status.pace < 0.9 else ""
-        rows = [
-            ("return", f"{status.total:.2f}"),
+        rows = [("return", f"{status.total:.2f}")] if status.rewards else []
+        rows += [
             ("step", f"{status.step} ({status.step / status.hz:.1f} s)"),
             ("episode", f"{status.episode}"),
             ("speed", "paused" if status.paused else f"{status.pace:.2f}x{asked}"),
@@ -73,7 +73,8 @@ class Page:
             rows += [(name, f"{value:+.2f} {unit}") for (name, unit), value in zip(AXES, status.velocity)]
         if status.ended:
             returns, lengths = np.array(status.ended).T
-            rows += [("last episodes", _bars(returns)), ("mean return", f"{returns.mean():.2f}")]
+            if status.rewards:
+                rows += [("last episodes", _bars(returns)), ("mean return", f"{returns.mean():.2f}")]
             rows += [("mean length", f"{lengths.mean():.0f}")]
         self._numbers.content = self._table(rows)
         if status.command is not None and not status.steered:

@@ -25,11 +25,18 @@ Act = Callable[[np.ndarray], np.ndarray]
 
 
 def watch(
-    prepare: Callable[[], tuple[contract.HostEnv, Act]], task: str, agent: str, host: str, port: int, seed: int
+    prepare: Callable[[], tuple[contract.HostEnv, Act]],
+    task: str,
+    agent: str,
+    host: str,
+    port: int,
+    seed: int,
+    rewards: bool = True,
 ) -> None:
-    """Serve the viewer until a signal (Ctrl-C) ends it; `prepare` makes the environment and its agent."""
+    """Serve the viewer until a signal (Ctrl-C) ends it; `prepare` makes the environment and its agent. Without
+    `rewards` the page shows no returns."""
     with contextlib.ExitStack() as at_end, StopSignals() as signals:
-        with killed_by_signals():  # making and compiling a simulator cannot be interrupted in a kinder way
+        with killed_by_signals():  # making and compiling a simulator cannot be interrupted more gently
             server = Server(host, port, f"{task} · warpsac")
             at_end.callback(server.stop)
             print(f"viewer: {server.url} (Ctrl-C ends)", flush=True)
@@ -37,7 +44,7 @@ def watch(
             env, act = prepare()
             at_end.callback(env.close)
             obs = env.reset(seed)
-            session = Session(env, act, page, view_of(server, env), obs, seed)
+            session = Session(env, act, page, view_of(server, env), obs, seed, rewards)
             page.offer(session)
             session.turn()  # the first step compiles
         while signals.received is None:
@@ -85,6 +92,7 @@ class Status:
     """What the page shows in numbers."""
 
     hz: float
+    rewards: bool = True  # whether there are any
     episode: int = 1
     step: int = 0
     total: float = 0.0  # return of the running episode so far
@@ -103,11 +111,20 @@ class Session:
     Only `orders` may be used from other threads: what is put there is called between two steps.
     """
 
-    def __init__(self, env: contract.HostEnv, act: Act, page: Page, view: View, obs: np.ndarray, seed: int):
+    def __init__(
+        self,
+        env: contract.HostEnv,
+        act: Act,
+        page: Page,
+        view: View,
+        obs: np.ndarray,
+        seed: int,
+        rewards: bool = True,
+    ):
         self._env, self._act, self._page, self.view = env, act, page, view
         self._obs, self._seed = obs, seed
         self.orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.status = Status(env.spec.control_hz or DEFAULT_HZ)
+        self.status = Status(env.spec.control_hz or DEFAULT_HZ, rewards)
         self._pace = Pace(self.status.hz)
         self.show()
 
