@@ -85,7 +85,10 @@ def test_only_the_policy_is_read(run: Path, tmp_path: Path, capsys: pytest.Captu
 
 def test_a_run_without_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(to_json(tiny(tmp_path)))
-    with pytest.raises(UserError, match="has no good checkpoint"):
+    with pytest.raises(UserError, match="no checkpoint, so no policy"):
+        warpsac.load_policy(tmp_path)
+    (tmp_path / "checkpoints" / "step_000000000010").mkdir(parents=True)
+    with pytest.raises(UserError, match="no undamaged checkpoint"):
         warpsac.load_policy(tmp_path)
     with pytest.raises(UserError, match="no such folder"):
         warpsac.load_policy(tmp_path / "nowhere")

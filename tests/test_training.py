@@ -280,7 +280,7 @@ def test_each_seed_has_a_run_folder_of_its_own(tmp_path: Path) -> None:
         assert run_folder.open_run(run).config.seeds == (seed,)
         assert [row["step"] for row in rowfiles.read_evaluations(run)] == [0, 48]
         assert run_folder.open_run(run).meta["versions"]["jax"]
-        # In the warm-up no arithmetic differs: what a seed collects in company is what it collects alone.
+        # In the warm-up no arithmetic differs: a seed collects the same with others as alone.
         alone = finish(tiny(tmp_path, seeds=(seed,), stop_at=48))
         assert [row for row in rows_of(run) if row["kind"] == "train"] == [
             row for row in rows_of(alone) if row["kind"] == "train"
@@ -317,6 +317,7 @@ def test_the_time_budget_stops_with_an_evaluation_and_a_checkpoint(
         monkeypatch.setattr(loop_module, "time", SimpleNamespace(monotonic=lambda: float(loop.counters.interaction)))
         loop._started = 0.0
         outcome = loop.run()
+        assert loop.display._phase == "stopped"
     assert (outcome.reason, outcome.finished) == ("time budget", False)
     assert checkpoint.steps(outcome.runs[0] / "checkpoints")[-1] == 37 * 3
     assert rows_of(outcome.runs[0])[-1]["step"] == 37 * 3

@@ -153,7 +153,7 @@ def _end_of_training(outcome: Outcome) -> int:
     if outcome.finished:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
-    reason = signal.Signals(outcome.signal).name if outcome.signal else outcome.reason
+    reason = signal.Signals(outcome.signal).name if outcome.signal else f"the {outcome.reason}"
     print(f"stopped by {reason}; resume with: {resume_command(outcome.runs)}")
     return 128 + outcome.signal if outcome.signal else 0
 

@@ -47,7 +47,7 @@ def command(asked: EvalOptions) -> int:
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     if target.jax and not asked.json:
-        print(f"compiling, then playing {episodes} episodes ...", file=sys.stderr)
+        print(f"compiling, then playing {episodes} episode{'s' * (episodes != 1)} ...", file=sys.stderr)
     with contextlib.closing(made):
         require_fit(policy, made.spec)
         (env,) = made.sets

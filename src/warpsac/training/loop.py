@@ -70,10 +70,11 @@ class Loop:
             if not signals.received:
                 self.evaluate(signals)
             self.save()
-        self.display.phase("done")
+        finished = self.step >= config.end_step and self.counters.evaluated_at == self.step
+        self.display.phase("done" if finished else "stopped")
         self.display.message(f"saved at step {self.step:,}")
         paths = [run.path for run in self.runs]
-        if self.step >= config.end_step and self.counters.evaluated_at == self.step:
+        if finished:
             return Outcome(paths, "finished")
         return Outcome(paths, "signal" if signals.received else "time budget", signals.received)
 

@@ -79,7 +79,8 @@ def load_policy(run: Path | str) -> LoadedPolicy:
         folder.checkpoints, groups=("policy",), report=lambda line: print(line, file=sys.stderr, flush=True)
     )
     if found is None:
-        raise UserError(f"{folder.path}: has no good checkpoint")
+        some = "no undamaged checkpoint" if checkpoint.steps(folder.checkpoints) else "no checkpoint, so no policy"
+        raise UserError(f"{folder.path}: {some}")
     spec = found.info["env_spec"]
     actor = _actor_of(folder.config, spec)
     policy = restore(actor.init_policy(), found.arrays["policy"], str(found.path))

@@ -28,7 +28,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-Phase = Literal["compiling", "collecting", "training", "evaluating", "saving", "done"]
+Phase = Literal["compiling", "collecting", "training", "evaluating", "saving", "done", "stopped"]
 Row = Mapping[str, Any]
 
 UNKNOWN = "—"
@@ -38,7 +38,7 @@ RATE_WINDOW = 60.0  # seconds over which speed and remaining time are measured
 
 
 def print_anything() -> None:
-    """Let a terminal or log file show a question mark for what it has no character for: not all speak UTF-8."""
+    """Let a terminal or log file show a question mark for what it has no character for: not all use UTF-8."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
@@ -325,7 +325,7 @@ def unwinding_on_sigterm() -> Iterator[None]:
 
 @contextlib.contextmanager
 def killed_by_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the process at once, without a word, while nothing of worth would be lost."""
+    """Let SIGINT and SIGTERM end the process at once and silently, while nothing valuable would be lost."""
     with _handled([signal.SIGINT, signal.SIGTERM], signal.SIG_DFL):
         yield
 
