@@ -8,7 +8,7 @@ module of the package is imported, and files are read with json and numpy alone.
 
 XLA's code differs between its versions and between processors, and with it the last bits of the numbers. Hashes are
 therefore recorded for each kind of machine (see `machine`). golden.json also names the source that has these numbers,
-by its tree in git: on an unknown machine that source is run on the spot and tells what is expected. A tree is known
+by its tree in git: on an unknown machine that source is run on the spot and gives what is expected. A tree is known
 before the commit that it becomes part of, so that one commit can change numbers and record them.
 """
 
@@ -62,7 +62,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def row_hashes(rows: Sequence[Mapping[str, Any]]) -> Hashes:
-    """Of each row, and of each key over all rows: together they tell where a difference begins and in what."""
+    """Of each row, and of each key over all rows: together they show where a difference begins and in what."""
     keys = sorted(set().union(*rows) - {"step", "kind"})
     return {
         "rows": [f"{row['step']} {row['kind']} {_json_digest(row)}" for row in rows],
@@ -137,7 +137,7 @@ class NoSource(Exception):
 
 @functools.cache
 def machine() -> str:
-    """What the last bits depend on, beside the source: the compiler and the instructions that it may use."""
+    """What the last bits depend on, besides the source: the compiler and the instructions that it may use."""
     import jax
     import jaxlib
 
@@ -209,7 +209,7 @@ def staged_source() -> str:
 
 
 def make_data(scratch: Path) -> None:
-    """Train the runs of tests/data to the half; what they tell about this machine is left out."""
+    """Train the runs of tests/data to the half; what they say about this machine is left out."""
     from warpsac import train
 
     shutil.rmtree(DATA, ignore_errors=True)
@@ -236,8 +236,8 @@ def record_here(with_data: bool) -> None:
                 for name in FROM_DATA:
                     known.pop(name, None)
         found = {name: hashes_of(run(name, scratch / name.replace("/", "-"))) for name in names}
-        judged = [name for name in names if not (with_data and name in FROM_DATA)]
-        same = [_is_same(name, found[name], record, here, scratch) for name in judged]  # each that is not is told
+        compared = [name for name in names if not (with_data and name in FROM_DATA)]
+        same = [_is_same(name, found[name], record, here, scratch) for name in compared]  # each that is not is reported
     if all(same):
         source = record["source"]
     if with_data:

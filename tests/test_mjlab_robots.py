@@ -94,7 +94,7 @@ def world_of(found: Deployment) -> Simulated:
     return Simulated(found.scene.load(), found.robot)
 
 
-# --- what is told
+# --- what is reported
 
 
 def test_the_g1_by_its_model_and_its_settings(g1: Deployment) -> None:

@@ -149,12 +149,12 @@ def test_a_single_simulator_is_judged_between_two_rollouts(tmp_path: Path) -> No
     (run,) = tmp_path.iterdir()
     assert [row["step"] for row in rows_of(run) if row["kind"] == "eval"] == [0, 60, 120, 180]
     assert len(rollouts) == 12
-    anew = [k for k in range(1, 12) if not np.array_equal(rollouts[k].obs[:, 0], rollouts[k - 1].last_obs)]
-    assert anew == [4, 8]
-    for k in anew:
+    restarted = [k for k in range(1, 12) if not np.array_equal(rollouts[k].obs[:, 0], rollouts[k - 1].last_obs)]
+    assert restarted == [4, 8]
+    for k in restarted:
         assert (rollouts[k].obs[:, 0, :, 2:] == 0).all()  # a start is at rest
         assert (rollouts[k - 1].last_obs[..., 2:] != 0).any()  # bootstrapped from where it really was
-    assert state_of(run)["interaction/scale/ended"].all()  # running returns begin anew
+    assert state_of(run)["interaction/scale/ended"].all()  # running returns start again
     assert not any(rollout.void.any() for rollout in rollouts)
 
 
@@ -166,7 +166,7 @@ def test_judging_changes_nothing_where_it_has_environments_of_its_own(tmp_path: 
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one_from_an_episode_boundary(tmp_path: Path) -> None:
-    """A single simulator begins anew after each evaluation, and after a resume there with the same episodes."""
+    """A single simulator starts again after each evaluation, and after a resume there with the same episodes."""
     config: dict[str, Any] = {"task": "probe-torch-single", "checkpoint": {"every": 60}}
     (whole,) = training.train(tiny_ppo(tmp_path / "whole", **config)).runs
     (run,) = training.train(tiny_ppo(tmp_path / "parts", stop_at=60, **config)).runs
@@ -176,7 +176,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_from_an_episode_boundary(tmp
 
 
 def test_a_resumed_run_cuts_its_episodes_and_always_goes_on_alike(tmp_path: Path) -> None:
-    """The state of a torch simulator cannot be saved; everything else goes on exactly where it was."""
+    """The state of a torch simulator cannot be saved; everything else continues exactly where it was."""
     (run,) = training.train(tiny_ppo(tmp_path, task="probe-torch", stop_at=90)).runs
     saved, twin = state_of(run), tmp_path / "twin"
     shutil.copytree(run, twin)

@@ -430,7 +430,7 @@ def test_impossible_sizes_are_refused():
 
 
 def test_a_faulty_step_closes_the_episode_before_it_and_is_never_sampled() -> None:
-    """Two envs, five steps; step 2 of env 1 is faulty: its environment begins anew at observation 90."""
+    """Two envs, five steps; step 2 of env 1 is faulty: its environment starts again at observation 90."""
     spec = RingSpec(capacity=20, num_envs=2, obs_dim=1, action_dim=1, n_step=2, voids=True)
     no = np.zeros((1, 2), bool)
 

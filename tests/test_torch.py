@@ -60,7 +60,7 @@ def test_tensors_and_arrays_share_memory() -> None:
 
 
 def test_what_was_handed_over_is_held_until_the_next_action(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU JAX lets go of it once the work that reads it is queued; torch must not use the memory anew before."""
+    """On a GPU JAX lets go of it once the work that reads it is queued; torch must not reuse the memory before."""
     given: list[weakref.ref[Any]] = []
     real = torch_base.to_jax
 
@@ -71,7 +71,7 @@ def test_what_was_handed_over_is_held_until_the_next_action(monkeypatch: pytest.
     monkeypatch.setattr(torch_base, "to_jax", watched)
     env = registry.make_torch("probe-torch", 3)
     env.reset(7)
-    for count in (1, 7):  # the first observations, and all that a step tells
+    for count in (1, 7):  # the first observations, and all that a step reports
         assert [tensor() is not None for tensor in given] == [True] * count
         env.send(jnp.asarray(ACTIONS[0]))
         assert [tensor() for tensor in given] == [None] * count
@@ -284,7 +284,7 @@ def test_a_resumed_run_cuts_its_episodes_and_goes_on(tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch_base.TorchEnvs, "set_progress", lambda self, steps: progress.append(steps))
     outcome = training.resume([run], stop_at=270)
     assert outcome.finished
-    assert (taken, progress) == ([[0, 1, 2]], [50])  # a curriculum goes on where it was
+    assert (taken, progress) == ([[0, 1, 2]], [50])  # a curriculum continues where it was
     state = state_of(run)
     assert int(state["info/interaction"]) == 90
     assert (state["replay/end"][39] != 0).all()  # after 40 interactions

@@ -319,7 +319,7 @@ def test_playground_commands() -> None:
     np.testing.assert_array_equal(command.high, [1.5, 0.5, 0.7])
     after = playground.PlaygroundEnvs.steer(env, state, np.array([1.0, 0.0, -0.5])).simulator.info
     np.testing.assert_array_equal(after["command"], [[1.0, 0.0, -0.5]] * 2)
-    assert after["command"].dtype == jnp.float32  # another type would compile the step anew
+    assert after["command"].dtype == jnp.float32  # another type would compile the step again
     assert after["step"] is info["step"]
     without = state._replace(simulator=Simulator(info={"step": info["step"]}))
     assert playground.PlaygroundEnvs.command(env, without) is None
