@@ -400,6 +400,20 @@ def test_a_signal_saves_says_how_to_resume_and_sets_the_exit_code(tmp_path: Path
     assert rows_of(run)[-1]["kind"] == "eval"
 
 
+@pytest.mark.parametrize(("code", "expected"), [(0, 7), (2, 7), (130, 130), (143, 143)])
+def test_an_interrupted_program_ends_without_tearing_down_jax(code: int, expected: int) -> None:
+    """What is still running on the device would crash at exit. The message that was printed is not lost."""
+    program = f"""
+import atexit, os, sys
+import warpsac.__main__, warpsac.cli
+atexit.register(lambda: (sys.stdout.flush(), os._exit(7)))
+warpsac.cli.main = lambda: print("interrupted") or {code}
+sys.exit(warpsac.__main__.main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (expected, "interrupted\n")
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

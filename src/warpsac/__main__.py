@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import sys
+
+INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def main() -> int:
@@ -12,7 +16,13 @@ def main() -> int:
     from warpsac.cli import main as run
 
     signal.signal(signal.SIGINT, before)
-    return run()
+    code = run()
+    if code in INTERRUPTED:
+        # Python's own way out would wait for, or crash in, programs of JAX that are still running.
+        with contextlib.suppress(OSError):  # of a pipe whose reader was interrupted too
+            sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":
