@@ -14,7 +14,6 @@ from rich.table import Table
 
 from warpsac.config.schema import Count, Seed
 from warpsac.envs import registry
-from warpsac.envs.registry import require_no_task
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
 from warpsac.training.policy import load_policy, require_fit
@@ -35,7 +34,7 @@ class EvalOptions:
 
 
 def command(asked: EvalOptions) -> int:
-    require_no_task(asked.run, "`warpsac train {}` makes one")
+    registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
     target = registry.lookup(run.config.task)
     devices.use_compilation_cache()

@@ -103,10 +103,14 @@ class HostSimulators:
 
     # --- checkpoints
 
-    def groups(self, s: int, obs: Array, episodes: Any, with_simulator: bool) -> Groups:
-        groups = {"episodes": episodes.of_seed(s) | {"obs": obs[s]}}
-        state = self.envs.sets[s].get_state() if with_simulator else None
-        return groups if state is None else groups | {"env": state}
+    def groups(self, obs: Array, episodes: Any, with_simulator: bool) -> list[Groups]:
+        """What a checkpoint keeps of the simulators and episodes of each seed."""
+        parts: list[Groups] = []
+        for s, env in enumerate(self.envs.sets):
+            state = env.get_state() if with_simulator else None
+            groups = {"episodes": episodes.of_seed(s) | {"obs": obs[s]}}
+            parts.append(groups if state is None else groups | {"env": state})
+        return parts
 
     def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
         """Observations, episodes, and whether the simulator continues exactly where it was."""
@@ -205,10 +209,13 @@ class TorchSimulators(HostSimulators):
     def evaluation_cuts(self) -> bool:
         return self.spec.single
 
-    def groups(self, s: int, obs: Array, episodes: DeviceEpisodes, with_simulator: bool) -> Groups:
-        groups = {"episodes": of_seed(jax.device_get(episodes), s)}
-        curriculum = self._sets[s].curriculum()
-        return groups | {"curriculum": curriculum} if curriculum else groups
+    def groups(self, obs: Array, episodes: DeviceEpisodes, with_simulator: bool) -> list[Groups]:
+        fetched, parts = jax.device_get(episodes), []
+        for s, one in enumerate(self._sets):
+            curriculum = one.curriculum()
+            groups = {"episodes": of_seed(fetched, s)}
+            parts.append(groups | {"curriculum": curriculum} if curriculum else groups)
+        return parts
 
     def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
         episodes = joined(self.no_episodes(), [part["episodes"] for part in parts], "checkpoint")

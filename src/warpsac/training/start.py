@@ -15,7 +15,6 @@ from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
 from warpsac.envs import registry
 from warpsac.envs.contract import EnvSpec
-from warpsac.envs.registry import require_effect
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import checkpoint, run_folder
@@ -33,7 +32,7 @@ __all__ = ["Outcome", "resume", "train"]
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = validate(config)
-    require_effect(config)
+    registry.require_effect(config)
     with prepared(config, notes) as loop:
         return loop.run()
 
@@ -134,15 +133,13 @@ def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -
         algorithm = make_algorithm(config, env.spec)
         placement = _placement(algorithm.ring, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
-    from warpsac.agents.sac.algorithm import Sac
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
     algorithm = make_algorithm(config, simulators.spec)
     placement = _placement(algorithm.ring, config.replay.placement)
-    on_host = algorithm if placement == "host" and isinstance(algorithm, Sac) else None
-    return SteppedDriver(config, algorithm, simulators, on_host), placement
+    return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
 def make_algorithm(config: Config, spec: EnvSpec) -> Algorithm:

@@ -29,6 +29,7 @@ from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
 from warpsac.training import evaluate
+from warpsac.training.devices import Placement
 from warpsac.training.episodes import Episode
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.state import (
@@ -147,8 +148,8 @@ def compile_programs(algorithm: Algorithm) -> Programs:
 
 
 class SteppedDriver(Driver):
-    def __init__(self, config: Config, algorithm: Algorithm, simulators: HostSimulators, host_memory: Sac | None):
-        """`host_memory`: the algorithm again if its replay lives in host memory."""
+    def __init__(self, config: Config, algorithm: Algorithm, simulators: HostSimulators, placement: Placement):
+        """`placement`: where the memory lives; only replay can live on the host."""
         self.config, self.algorithm, self.simulators = config, algorithm, simulators
         self.spec, self._first_obs = simulators.spec, simulators.reset()
         self.programs: Programs = compile_programs(algorithm)  # type: ignore[arg-type]
@@ -156,7 +157,7 @@ class SteppedDriver(Driver):
         self._overlap = config.overlap and algorithm.ring is not None  # a rollout is learned from at once
         self._in_a_thread = simulators.overlaps_in_a_thread
         self._stride, self._phases = algorithm.stride, algorithm.phases
-        self._host_memory = host_memory
+        self._host_memory = algorithm if placement == "host" and isinstance(algorithm, Sac) else None
         self.keys = algorithm.streams(config.seeds)
         self._compiled: set[str] = set()
         self._handing_over: Future[None] | None = None
@@ -181,7 +182,8 @@ class SteppedDriver(Driver):
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         _, obs, agent, episodes, _ = self.state
         parts = agent_groups(agent, self.algorithm.seeds, self.algorithm.ring if with_memory else None)
-        return [groups | self.simulators.groups(s, obs, episodes, with_simulator) for s, groups in enumerate(parts)]
+        own = self.simulators.groups(obs, episodes, with_simulator)
+        return [groups | more for groups, more in zip(parts, own, strict=True)]
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
         """Continue from a checkpoint of all seeds; where the simulator cannot, its running episodes are cut."""

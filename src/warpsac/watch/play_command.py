@@ -10,7 +10,6 @@ import tyro
 
 from warpsac.config.schema import Count, Seed
 from warpsac.envs import registry
-from warpsac.envs.registry import require_no_task
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.training import devices
@@ -47,7 +46,7 @@ def command(asked: PlayOptions) -> int:
     agent: Any = asked.agent
     task, env, out = asked.run, None, Path(f"{asked.run}-{agent}.mp4")
     if agent == "policy":
-        require_no_task(asked.run, "to see it untrained: --agent zero or random")
+        registry.require_no_task(asked.run, "to see it untrained: --agent zero or random")
     if agent == "policy" or Path(asked.run).is_dir():  # else the task of a run, without its policy
         run = run_folder.open_run(asked.run)
         task, env, out = run.config.task, run.env, run.path / f"{agent}.mp4"
