@@ -77,6 +77,8 @@ def test_only_the_policy_is_read(run: Path, tmp_path: Path, capsys: pytest.Captu
         (newest / name).write_bytes(b"")
     assert warpsac.load_policy(copy).step == 90
     (newest / "policy.npz").write_bytes(b"")
+    assert warpsac.load_policy(copy).step == 90  # its evaluation has kept it as well
+    (copy / "policies" / "step_000000000090" / "policy.npz").write_bytes(b"")
     assert warpsac.load_policy(copy).step == 75  # the checkpoint before
     out, err = capsys.readouterr()
     assert out == ""

@@ -26,7 +26,7 @@ from warpsac.bench.worker import Ended, Process, Request
 from warpsac.errors import UserError
 from warpsac.runs.checkpoint import MANIFEST
 from warpsac.runs.files import write_atomically
-from warpsac.runs.run_folder import CHECKPOINTS, CONFIG
+from warpsac.runs.run_folder import CHECKPOINTS, CONFIG, POLICIES
 
 SEND_INTERVAL = 60.0
 NODE_POLL = 0.5  # seconds between two checks of a program
@@ -81,7 +81,7 @@ def write_changes(changes: ChangedFiles, folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, changes.content[name])
     kept = {Path(name).parent for name in changes.present}
-    for checkpoints in {path.parent for path in kept if path.parent.name == CHECKPOINTS}:
+    for checkpoints in {path.parent for path in kept if path.parent.name in (CHECKPOINTS, POLICIES)}:
         for path in (folder / checkpoints).iterdir():
             if checkpoints / path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -56,6 +56,10 @@ DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215"
 Workers = Annotated[
     int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
 ]
+PolicyStep = Annotated[
+    int | Literal["best", "last"],
+    Constraint("must be best, last or at least 0", lambda step: step in ("best", "last") or step >= 0),
+]
 Timeout = Annotated[float, Constraint("must be positive and finite (seconds)", POSITIVE.holds)]
 TimeBudget = Annotated[float, Constraint("must be positive (seconds)", lambda seconds: seconds > 0)]
 FolderName = Annotated[

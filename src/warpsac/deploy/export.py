@@ -16,6 +16,7 @@ import numpy as np
 import tyro
 
 from warpsac.agents.ppo import learner as ppo
+from warpsac.config.schema import PolicyStep
 from warpsac.deploy import describe, onnx_graph
 from warpsac.deploy.sim2sim.policy import open_session
 from warpsac.deploy.sim2sim.robot import Simulated
@@ -40,10 +41,12 @@ _COMMANDS = ((0.0, 0.0, 0.0), (0.5, 0.0, 0.0), (0.0, 0.5, 0.0), (0.0, 0.0, 0.5))
 
 @dataclasses.dataclass(frozen=True)
 class ExportOptions:
-    """Write the newest policy of a run as an ONNX file with everything that a robot needs to know."""
+    """Write a policy of a run as an ONNX file with everything that a robot needs to know."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
+    step: PolicyStep = "last"
+    """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     out: str | None = None
     """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
@@ -61,7 +64,7 @@ class Exported(NamedTuple):
 
 
 def command(asked: ExportOptions) -> int:
-    done = export(asked.run, asked.out, asked.without_robot)
+    done = export(asked.run, asked.out, asked.without_robot, asked.step)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
@@ -74,9 +77,11 @@ def command(asked: ExportOptions) -> int:
     return 0
 
 
-def export(run: Path | str, out: Path | str | None = None, without_robot: bool = False) -> Exported:
-    """Write the newest policy of a run into a new folder, or refuse and write nothing."""
-    folder, policy = run_folder.open_run(run), load_policy(run)
+def export(
+    run: Path | str, out: Path | str | None = None, without_robot: bool = False, step: PolicyStep = "last"
+) -> Exported:
+    """Write a policy of a run into a new folder, or refuse and write nothing."""
+    folder, policy = run_folder.open_run(run), load_policy(run, step)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")

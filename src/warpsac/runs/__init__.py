@@ -3,7 +3,7 @@
 run_folder  the folder: settings, provenance, lock       rowfiles    rows of metrics, the table of evaluations
 checkpoint  complete or absent, checked when read        bench_plan  what a bench is going to train
 trackers    TensorBoard, Weights & Biases                curve       the learning curve as a picture
-files       atomic writes, locks
+policies    those kept, and which is meant               files       atomic writes, locks
 
-Imported by training, watch, deploy, report and bench; imports config alone.
+Imported by training, watch, deploy, report and bench; imports config and the table of tasks.
 """

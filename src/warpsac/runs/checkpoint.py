@@ -9,6 +9,8 @@ manifest holds the size and checksum of each file, the offset of each array in i
 bit anywhere is found. The files are uncompressed npz, readable with numpy alone. Dtypes that numpy does not know
 (bfloat16) are stored as unsigned integers of the same bits, with their true name in the manifest.
 
+The policy of every evaluation is kept in the same way, with its first file only: RUN/policies/step_000000100000.
+
 Why its own format: training runs on one host, damage must be found per file, and a replay of several GB must be
 written and read in one pass without a second copy in memory.
 """
@@ -66,8 +68,9 @@ class Checkpoint:
 # --- saving ---------------------------------------------------------------------------------------------
 
 
-def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[str, Any], keep: int) -> Path:
-    """Write the checkpoint of `step`, then remove all but the newest `keep`. Only the process that trains may call it.
+def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[str, Any], keep: int | None) -> Path:
+    """Write the checkpoint of `step`, then remove all but the newest `keep` (None: only an earlier one of that step).
+    Only the process that trains may call it.
 
     `info` must survive JSON (tuples come back as lists). If it cannot be written, CheckpointError: nothing of it is
     left behind, and the older checkpoints are as they were.
@@ -89,7 +92,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[st
         sync_folder(temporary)
         _move_into_place(temporary, final)
     except OSError as error:
-        raise CheckpointError(_failure(folder, final, error)) from error
+        raise CheckpointError(_failure(folder, final, groups, error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # after a failure or an interruption
     prune(folder, keep)
@@ -118,14 +121,15 @@ def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _failure(folder: Path, final: Path, error: OSError) -> str:
+def _failure(folder: Path, final: Path, groups: Mapping[str, Arrays], error: OSError) -> str:
     try:
         space = f", {_size(_free_bytes(folder))} free"
     except OSError:
         space = ""
+    what = "policy" if set(groups) == {"policy"} else "checkpoint"
     newest = steps(folder)[-1:]
-    kept = f"the checkpoint of step {newest[0]:,} is kept" if newest else "there is no earlier checkpoint"
-    return f"cannot write checkpoint {final} ({in_words(error)}{space}); {kept}"
+    kept = f"the {what} of step {newest[0]:,} is kept" if newest else f"there is no earlier {what}"
+    return f"cannot write {what} {final} ({in_words(error)}{space}); {kept}"
 
 
 def _size(count: float) -> str:
@@ -218,6 +222,11 @@ def _step_of(path: Path) -> int:
     return int(match[2])
 
 
+def find(folder: Path, step: int) -> list[Path]:
+    """The checkpoints of a step, the one to use first; not verified. Several while one is being replaced."""
+    return [path for path in reversed(_candidates(folder)) if _step_of(path) == step]
+
+
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, in ascending order; not verified."""
     return sorted({_step_of(path) for path in _candidates(folder)})
@@ -228,8 +237,9 @@ def any_complete(folder: Path) -> bool:
     return any(_looks_complete(path) for path in _candidates(folder))
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` complete checkpoints; a visibly damaged one neither counts nor is removed.
+def prune(folder: Path, keep: int | None) -> None:
+    """Remove all but the newest `keep` complete checkpoints (None: keep all) and those that were replaced; a visibly
+    damaged one neither counts nor is removed.
 
     A folder is renamed before it is emptied: a killed process leaves a temporary folder, not a damaged checkpoint.
     """
@@ -237,7 +247,7 @@ def prune(folder: Path, keep: int) -> None:
     names = {path.name for path in complete}
     replaced = [path for path in complete if path.name.removeprefix(".old-") in names - {path.name}]
     current = [path for path in complete if path not in replaced]
-    for path in replaced + current[: -max(keep, 1)]:
+    for path in replaced + ([] if keep is None else current[: -max(keep, 1)]):
         doomed = folder / f"{_TEMPORARY}pruned-{path.name}"
         with contextlib.suppress(OSError):  # an old checkpoint too many is no reason to stop training
             shutil.rmtree(doomed, ignore_errors=True)
@@ -252,8 +262,17 @@ def set_aside_newer(checkpoint: Checkpoint) -> list[Path]:
     count as kept nor are removed. They need not be damaged: another seed may have none of that step.
     """
     order = _candidates(checkpoint.path.parent)
+    return _set_aside(order[order.index(checkpoint.path) + 1 :])
+
+
+def set_aside_after(folder: Path, step: int) -> list[Path]:
+    """The same for all that are later than `step`."""
+    return _set_aside([path for path in _candidates(folder) if _step_of(path) > step])
+
+
+def _set_aside(paths: Iterable[Path]) -> list[Path]:
     moved = []
-    for path in order[order.index(checkpoint.path) + 1 :]:
+    for path in paths:
         target = free_name(path.with_name("set-aside-" + path.name.removeprefix(".old-")))
         try:
             os.rename(path, target)

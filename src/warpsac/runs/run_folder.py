@@ -5,6 +5,7 @@ RUN/config.json        the settings, enough to run it again
     metrics.jsonl      one JSON object per row, append-only (`rowfiles`)
     evaluations.csv    one line per evaluation, derived from the rows
     checkpoints/  tensorboard/  curve.png
+    policies/          the policy of each evaluation (`policies`)
     set_aside/         rows that a resumed run had already written beyond its checkpoint
     failure.txt        why training stopped, until the run is resumed
 """
@@ -32,7 +33,8 @@ from warpsac.runs.files import Held, free_name, in_words, lock_file, require_wri
 from warpsac.runs.rowfiles import RowFiles, aside_folder
 from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
-CONFIG, META, FAILURE, CHECKPOINTS, LOCK = "config.json", "meta.json", "failure.txt", "checkpoints", ".lock"
+CONFIG, META, FAILURE, LOCK = "config.json", "meta.json", "failure.txt", ".lock"
+CHECKPOINTS, POLICIES = "checkpoints", "policies"
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
 
@@ -102,6 +104,7 @@ class RunFolder:
         self.config = config
         self.seed = config.seeds[0]
         self.checkpoints = path / CHECKPOINTS
+        self.policies = path / POLICIES
         self.curve = path / "curve.png"
         self._trackers: list[Tracker] | None = None
         self._resumed_at: int | None = None

@@ -1,4 +1,4 @@
-"""`warpsac eval`: evaluate the newest policy of a run on new episodes."""
+"""`warpsac eval`: evaluate a policy of a run on new episodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from warpsac.config.schema import Count, Seed
+from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import registry
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
@@ -21,10 +21,12 @@ from warpsac.training.policy import load_policy, require_fit
 
 @dataclass(frozen=True)
 class EvalOptions:
-    """Evaluate the newest policy of a run on new episodes."""
+    """Evaluate a policy of a run on new episodes."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder."""
+    step: PolicyStep = "last"
+    """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     episodes: Count | None = None
     """Number of complete episodes; default: as many as in the run's own evaluations."""
     seed: Seed = 0
@@ -40,7 +42,7 @@ def command(asked: EvalOptions) -> int:
     devices.use_compilation_cache()
     if target.torch:
         devices.share_gpu_memory()
-    policy = load_policy(asked.run)
+    policy = load_policy(asked.run, asked.step)
     episodes = asked.episodes or run.config.eval.episodes
     made = registry.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
     # No evaluation during training happens at this step: the episodes are new ones.

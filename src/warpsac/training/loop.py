@@ -21,12 +21,12 @@ from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped
-from warpsac.runs import checkpoint, curve, rowfiles
+from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
 from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
-from warpsac.training.state import Counters, Driver, info
+from warpsac.training.state import Counters, Driver, info, policy_arrays
 from warpsac.training.terminal import Display, Interrupted, StopSignals
 
 STOPPING = "stopping as soon as possible, and saving; a second signal stops at once, without saving"
@@ -146,12 +146,22 @@ class Loop:
             results = [
                 evaluate.result_row(found, self.task) for found in self.driver.evaluate(self.step, signals.check)
             ]
-            self._write([head | {"time/seconds": self.seconds} | row for row in results])
+            rows = [head | {"time/seconds": self.seconds} | row for row in results]
+            self._keep_policies()  # before the rows: what a row calls the best is there
+            self._write(rows)
             self.driver.count(evaluated_at=self.step)
             best = self.task.normalize_score if self.task else None
             for run in self.runs:
                 curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
         self._show_phase()
+
+    def _keep_policies(self) -> None:
+        counters = self.counters._replace(evaluated_at=self.step)
+        content = info(counters, self.seconds, portable_spec(self.driver.spec))
+        arrays = policy_arrays(self.driver.state.agent, self.driver.algorithm.seeds)
+        for run, policy in zip(self.runs, arrays, strict=True):
+            self._require_finite_parameters(run, policy)
+            policies.keep(run, self.step, policy, content)
 
     def save(self, with_simulator: bool = True) -> None:
         """One checkpoint per seed: all that is needed to continue as if nothing had happened."""

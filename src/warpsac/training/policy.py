@@ -12,10 +12,10 @@ import numpy as np
 from warpsac.agents.algorithm import Actor
 from warpsac.agents.ppo.learner import PpoActor
 from warpsac.agents.sac.learner import SacActor
-from warpsac.config.schema import PPO, Config
+from warpsac.config.schema import PPO, Config, PolicyStep
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
-from warpsac.runs import checkpoint, run_folder
+from warpsac.runs import policies, run_folder
 from warpsac.training.state import restore
 from warpsac.types import ObsViews, rescale
 
@@ -72,18 +72,13 @@ def portable_spec(spec: EnvSpec) -> dict[str, Any]:
     }
 
 
-def load_policy(run: Path | str) -> LoadedPolicy:
-    """The policy of the run's newest good checkpoint."""
+def load_policy(run: Path | str, step: PolicyStep = "last") -> LoadedPolicy:
+    """The policy of a run: its last one, that of its best evaluation ("best"), or that of a step."""
     folder = run_folder.open_run(run)
-    found = checkpoint.newest_good(
-        folder.checkpoints, groups=("policy",), report=lambda line: print(line, file=sys.stderr, flush=True)
-    )
-    if found is None:
-        some = "no undamaged checkpoint" if checkpoint.steps(folder.checkpoints) else "no checkpoint, so no policy"
-        raise UserError(f"{folder.path}: {some}")
+    found = policies.load(folder, step, report=lambda line: print(line, file=sys.stderr, flush=True))
     spec = found.info["env_spec"]
     actor = _actor_of(folder.config, spec)
-    policy = restore(actor.init_policy(), found.arrays["policy"], str(found.path))
+    policy = restore(actor.init_policy(), found.arrays[policies.POLICY], str(found.path))
     return LoadedPolicy(actor, policy, found.step, spec)
 
 

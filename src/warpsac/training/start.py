@@ -300,6 +300,7 @@ def _resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict
         run.resume(checkpoints[s].step if checkpoints else -1, meta, config.stop_at, config.time_budget)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
+        checkpoint.set_aside_after(run.policies, checkpoints[s].step if checkpoints else -1)
     _keep_one_evaluation(loop)
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""

@@ -143,6 +143,12 @@ def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[G
     return parts
 
 
+def policy_arrays(agent: AgentState, seeds: int) -> list[dict[str, np.ndarray]]:
+    """Each seed's policy alone."""
+    policy = jax.device_get(agent.learner.policy)
+    return [of_seed(policy, s) for s in range(seeds)]
+
+
 def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
     """One seed's part of a fetched tree as named arrays."""
     return flatten(jax.tree.map(lambda leaf: leaf[s], tree))

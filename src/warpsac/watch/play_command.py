@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from warpsac.config.schema import Count, Seed
+from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import registry
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
@@ -19,14 +19,16 @@ from warpsac.watch import play
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """Watch the newest policy of a run, or an untrained agent, as a video or in the browser."""
+    """Watch a policy of a run, or an untrained agent, as a video or in the browser."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """Run folder; with --agent zero or random: a task."""
     agent: Literal["policy", "zero", "random"] = "policy"
     """The trained policy; or zero or random actions, to look at a task before training."""
+    step: PolicyStep = "last"
+    """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     out: str | None = None
-    """The mp4 file; default: policy.mp4 in the run folder, or TASK-AGENT.mp4 in the current folder."""
+    """The mp4 file; default: policy.mp4 or policy-STEP.mp4 in the run folder, or TASK-AGENT.mp4 in the current one."""
     steps: Count = 1000
     """Maximum number of control steps to show; the video ends with the episode, or after several short ones."""
     seed: Seed = 0
@@ -42,6 +44,8 @@ class PlayOptions:
 def command(asked: PlayOptions) -> int:
     if asked.viewer and asked.out:
         raise UserError("--viewer writes no video: leave out --out, or --viewer")
+    if asked.agent != "policy" and asked.step != "last":
+        raise UserError(f"--step {asked.step}: only a policy has one: leave it out with --agent {asked.agent}")
     devices.use_compilation_cache()
     agent: Any = asked.agent
     task, env, out = asked.run, None, Path(f"{asked.run}-{agent}.mp4")
@@ -51,7 +55,8 @@ def command(asked: PlayOptions) -> int:
         run = run_folder.open_run(asked.run)
         task, env, out = run.config.task, run.env, run.path / f"{agent}.mp4"
     if agent == "policy":
-        agent = load_policy(asked.run)
+        agent = load_policy(asked.run, asked.step)
+        out = out if asked.step == "last" else out.with_name(f"policy-{agent.step}.mp4")
     target = registry.lookup(task)
     if target.jax:
         print("compiling the simulator ...", flush=True)
