@@ -488,10 +488,11 @@ def test_a_saved_config_brings_its_task(run: Path, capsys: pytest.CaptureFixture
     assert "--config needs a file" in fails(capsys, "train", "--config")
 
 
-@pytest.mark.parametrize("words", ["HalfCheetah-v4 --resume {}", "--resume {} --total-steps 9000"])
+@pytest.mark.parametrize("words", ["HalfCheetah-v4 --resume {}", "--resume {} --learner.tau 0.1"])
 def test_a_resumed_run_keeps_its_settings(words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, "train", *words.format(run).split())
-    assert said.endswith(": a resumed run keeps its task and settings; only --stop-at and --time-budget can be given")
+    assert ": a resumed run keeps its task and settings, except --total-steps, --stop-at, --time-budget, " in said
+    assert said.endswith(", --learner.learning-rate, --learner.final-learning-rate, --eval.*, --checkpoint.*, --log.*")
 
 
 def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: Path) -> None:

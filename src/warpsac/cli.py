@@ -16,11 +16,12 @@ import tyro
 
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
-from warpsac.config.schema import Config, EnvConfig
+from warpsac.config.resumable import CHANGEABLE
+from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, EvalConfig, LogConfig, Positive
 from warpsac.envs.registry import defaults_of
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs.files import in_words
-from warpsac.runs.run_folder import resume_command
+from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ usage: warpsac COMMAND ...
 
 Soft actor-critic for robotics: train, evaluate, watch and export policies.
 
-  train TASK [--help]     train a policy; --resume RUN resumes an interrupted run
+  train TASK [--help]     train a policy; --resume RUN resumes an interrupted run, or prolongs a finished one
   eval RUN                evaluate a trained policy
   play RUN                record a video of a trained policy; --viewer: watch it in the browser;
                           TASK --agent random: watch an untrained agent
@@ -118,15 +119,47 @@ def _run(command: str, words: list[str]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class Rates:
+    learning_rate: Positive | None = None
+    """Another start of the learning rate's schedule; default: as before."""
+    final_learning_rate: Positive | None = None
+    """Another end of it; default: as before."""
+
+
+@dataclasses.dataclass(frozen=True)
 class ResumeOptions:
-    """Resume interrupted runs from their last good checkpoint; several: the seeds of one config."""
+    """Resume interrupted runs from their last good checkpoint; several: the seeds of one config. All that can be given
+    is what may change then; it is recorded."""
 
     resume: tuple[str, ...]
     """Run folders, as `train` printed them."""
+    total_steps: Count | None = None
+    """Prolong the run, finished or not, to this many environment steps; the learning-rate schedule then ends there."""
     stop_at: int | None = None
     """Stop at this many environment steps instead of where the run was to stop."""
     time_budget: float | None = None
     """Stop after this many seconds from now."""
+    learner: Rates = dataclasses.field(default_factory=Rates)
+    eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
+
+
+def resume_options(words: list[str]) -> tuple[ResumeOptions, dict[str, Any]]:
+    """What the words of a resume ask for, and the settings among them that differ from the first run's."""
+    options = (f"--{name}.*" if name in ("eval", "checkpoint", "log") else f"--{name}" for name in CHANGEABLE)
+    kept = f"a resumed run keeps its task and settings, except {', '.join(options).replace('_', '-')}"
+    asked = parse(ResumeOptions, words, "warpsac train", foreign=kept)
+    if not asked.resume:
+        return asked, {}
+    config = open_run(asked.resume[0]).config  # its settings are the defaults of those that are not given
+    sections: dict[str, Any] = {"eval": config.eval, "checkpoint": config.checkpoint, "log": config.log}
+    asked = parse(ResumeOptions, words, "warpsac train", default=ResumeOptions(asked.resume, **sections))
+    settings: dict[str, Any] = {"total_steps": asked.total_steps} if asked.total_steps else {}
+    for name, before in {"learner": Rates(), **sections}.items():
+        now = dataclasses.asdict(getattr(asked, name))
+        settings[name] = {key: value for key, value in now.items() if value != getattr(before, key)}
+    return asked, settings
 
 
 def _train(words: list[str]) -> int:
@@ -135,10 +168,9 @@ def _train(words: list[str]) -> int:
         from warpsac.training import start as training
 
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
-        kept = "a resumed run keeps its task and settings; only --stop-at and --time-budget can be given"
-        asked = parse(ResumeOptions, words, "warpsac train", foreign=kept)
+        asked, settings = resume_options(words)
         devices.use_compilation_cache()
-        return _end_of_training(training.resume(asked.resume, asked.stop_at, asked.time_budget))
+        return _end_of_training(training.resume(asked.resume, asked.stop_at, asked.time_budget, **settings))
     config, reason = train_config(words)
     devices.use_compilation_cache()
     return _end_of_training(training.train(config, [reason]))

@@ -105,7 +105,7 @@ def _expanded(config: Config) -> Config:
 def _rules(config: Config) -> Iterator[Rule]:
     total, envs = config.total_steps, config.env.num_envs
     yield ("stop_at", config.stop_at is None or config.stop_at <= total,
-           f"the schedule ends at total_steps = {total}; to go further, start again with more")  # fmt: skip
+           f"the schedule ends at total_steps = {total}; more of them prolong the run")  # fmt: skip
     yield "total_steps", total >= envs, f"must be at least one interaction of env.num_envs = {envs}"
 
 

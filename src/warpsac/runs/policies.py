@@ -23,7 +23,7 @@ POLICY = "policy"  # the group that acting needs
 
 def keep(run: RunFolder, step: int, policy: Arrays, info: Mapping[str, Any]) -> None:
     """Keep the policy of an evaluation; TrainingStopped if it cannot be written."""
-    checkpoint.save(run.policies, step, {POLICY: policy}, info, keep=None)
+    checkpoint.save(run.policies, step, {POLICY: policy}, info, None)
 
 
 def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None]) -> Checkpoint:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from warpsac.config.loading import from_json, to_json
+from warpsac.config.resumable import Changes, differences
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
@@ -147,15 +148,15 @@ class RunFolder:
             raise NotNow(f"{self.path}: another process is training in this folder") from None
         self._owned = True
 
-    def resume(
-        self, step: int, meta: Mapping[str, Any], stop_at: int | None = None, time_budget: float | None = None
-    ) -> None:
+    def resume(self, step: int, meta: Mapping[str, Any], config: Config | None = None) -> Changes:
         """Make the folder ready to continue from the checkpoint of `step`: lock, set rows aside, record the resume.
 
-        `stop_at` becomes the run's own: the next resume trains up to it as well. `time_budget` does not: it ends this
-        stretch of training, and a run trained in stretches is finished at its last step only.
+        What `config` changes (`resumable.changed`) becomes the run's own, and is returned: the next resume trains with
+        it as well. Its time budget does not: it ends this stretch of training, and a run trained in stretches is
+        finished at its last step only.
         """
-        if self.config.log.wandb:
+        asked = config or self.config
+        if asked.log.wandb:
             require_wandb()
         self.lock()
         self.rows.set_aside_after(step)
@@ -164,16 +165,24 @@ class RunFolder:
             content = self.meta
             if not content and (self.path / META).exists():
                 os.replace(self.path / META, free_name(aside_folder(self.path) / META))
-            ends = {"stop_at": stop_at, "time_budget": time_budget}
-            entry = {"step": step, **{name: end for name, end in ends.items() if end is not None}, **meta}
-            content["resumes"] = [*part_of(content, "resumes", list), entry]
+            own = dataclasses.replace(
+                asked,
+                seeds=self.config.seeds,
+                name=self.config.name,
+                env=self.config.env,
+                time_budget=asked.time_budget if step < 0 else None,  # nothing was trained before
+            )
+            ends = {"stop_at": asked.stop_at, "time_budget": asked.time_budget}
+            entry: dict[str, Any] = {"step": step, **{name: end for name, end in ends.items() if end is not None}}
+            changes = differences(self.config, dataclasses.replace(own, time_budget=self.config.time_budget))
+            entry |= {"changed": changes} if changes else {}
+            content["resumes"] = [*part_of(content, "resumes", list), {**entry, **meta}]
             write_atomically(self.path / META, _json_bytes(content))
-            own_budget = time_budget if step < 0 else None  # nothing was trained before
-            config = dataclasses.replace(self.config, stop_at=stop_at, time_budget=own_budget)
-            if config != self.config:
-                self.config = config
+            if own != self.config:
+                self.config = own
                 write_atomically(self.path / CONFIG, to_json(self.config).encode())
         self._resumed_at = step
+        return changes
 
     def record_failure(self, reason: str) -> None:
         """Leave a line in the folder that says why training stopped."""

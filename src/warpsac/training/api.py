@@ -23,8 +23,15 @@ def train(task: str, *, variant: str | None = None, profile: str | None = None, 
 
 
 def resume(
-    runs: Path | str | Sequence[Path | str], *, stop_at: int | None = None, time_budget: float | None = None
+    runs: Path | str | Sequence[Path | str],
+    *,
+    stop_at: int | None = None,
+    time_budget: float | None = None,
+    **settings: Any,
 ) -> Outcome:
-    """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`."""
+    """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`.
+
+    `settings` are fields of `Config` that may change: eval={"every": 50_000}, a larger total_steps.
+    """
     devices.use_compilation_cache()
-    return training.resume([runs] if isinstance(runs, (Path, str)) else runs, stop_at, time_budget)
+    return training.resume([runs] if isinstance(runs, (Path, str)) else runs, stop_at, time_budget, **settings)

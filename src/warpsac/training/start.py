@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,13 +16,20 @@ from warpsac.envs import registry
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
-from warpsac.runs import checkpoint, run_folder
+from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
-from warpsac.runs.run_folder import RunFolder, resume_command
+from warpsac.runs.run_folder import RunFolder
 from warpsac.training import devices
 from warpsac.training.devices import Placement
 from warpsac.training.loop import Loop, Outcome
-from warpsac.training.state import Driver, restored_counters
+from warpsac.training.resuming import (
+    after_a_stop_at_once,
+    common_config,
+    find_checkpoints,
+    restore_checkpoints,
+    resume_folders,
+)
+from warpsac.training.state import Driver
 from warpsac.training.terminal import Display, Terminated
 
 __all__ = ["Outcome", "resume", "train"]
@@ -41,8 +47,12 @@ def resume(
     folders: Sequence[Path | str],
     stop_at: int | None = None,
     time_budget: float | None = None,
+    **settings: Any,
 ) -> Outcome:
-    """Resume interrupted runs (the seeds of one config) from their last good checkpoint."""
+    """Resume interrupted runs (the seeds of one config) from their last good checkpoint.
+
+    `settings` are what changes from there on, the same for all seeds; see `resumable.CHANGEABLE`.
+    """
     runs = [run_folder.open_run(folder) for folder in folders]
     if not runs:
         raise UserError("resume needs at least one run folder")
@@ -50,24 +60,14 @@ def resume(
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             run.lock()
             locked.callback(run.close)
-        config = _common_config(runs, stop_at, time_budget)
+        settings |= {} if stop_at is None else {"stop_at": stop_at}
+        config = common_config(runs, settings, time_budget)
         checkpoints = find_checkpoints(runs)
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
         with prepared(config, resumed=runs, checkpoints=checkpoints) as loop:
             return loop.run()
-
-
-def _common_config(runs: Sequence[RunFolder], stop_at: int | None, time_budget: float | None) -> Config:
-    base = runs[0].config
-    for run in runs[1:]:
-        # Seeds that were resumed alone for a while may have been given different ends.
-        ends = dataclasses.replace(run.config, stop_at=base.stop_at, time_budget=base.time_budget)
-        if dataclasses.replace(ends, seeds=base.seeds, name=base.name) != base:
-            raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
-    config = dataclasses.replace(base, seeds=tuple(run.seed for run in runs), env=runs[0].env, time_budget=time_budget)
-    return validate(config if stop_at is None else dataclasses.replace(config, stop_at=stop_at))
 
 
 @contextlib.contextmanager
@@ -102,10 +102,10 @@ def prepared(
                 display.message(line)
             driver.init(display)
             if checkpoints:
-                _restore(driver, checkpoints, config, display)
+                restore_checkpoints(driver, checkpoints, config, display)
             loop = Loop(config, driver, runs, display, target.task)
             if resumed is not None:
-                _resume_folders(loop, checkpoints, meta)
+                resume_folders(loop, checkpoints, meta)
             yield loop
 
 
@@ -196,128 +196,3 @@ def is_heavy(config: Config) -> bool:
     learner, updates = config.learner, config.end_step - config.learning_starts
     work = config.replay.batch_size * learner.critic_width**2 * learner.critic_blocks * learner.critics
     return config.algo == "sac" and work > 10_000_000 and updates > 20_000
-
-
-# --- resuming
-
-
-def after_a_stop_at_once(runs: Sequence[RunFolder]) -> str:
-    """A line for a user who did not wait until all was saved."""
-    steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
-    if not steps:
-        return "stopped at once: nothing is saved, as no checkpoint was made yet"
-    command = resume_command([run.path for run in runs])
-    return f"stopped at once: step {max(steps):,} is the last saved; resume with: {command}"
-
-
-def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
-    """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
-
-    The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
-    """
-    saved = [bool(checkpoint.steps(run.checkpoints)) for run in runs]
-    if not any(saved):
-        for run in runs:
-            _require_not_lost(run)
-        return None
-    if not all(saved):
-        with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
-        raise UserError(f"{with_none} has no checkpoint yet, {with_some} has: resume them one by one")
-    limit = None
-    while True:
-        found = [_newest(run, limit) for run in runs]
-        limit = min(one.step for one in found)
-        if all(one.step == limit for one in found):
-            _require_same_history(runs, found)
-            return found
-
-
-def _require_not_lost(run: RunFolder) -> None:
-    """Before its first checkpoint a run starts again; one that has logged more has lost its checkpoints."""
-    from warpsac.runs import rowfiles
-
-    every = run.config.checkpoint.every
-    reached = max((int(row["step"]) for row in rowfiles.read_metrics(run.path)), default=0)
-    if every and reached > max(every, run.config.stride * run.config.env.num_envs):
-        raise UserError(
-            f"{run.path}: has rows up to step {reached:,} but no checkpoint to resume from; "
-            "start it again with `warpsac train`"
-        )
-
-
-def _require_same_history(runs: Sequence[RunFolder], found: Sequence[Checkpoint]) -> None:
-    """All seeds of a process have made the same updates and have as much in replay; separate runs may not have."""
-
-    def history(one: Checkpoint) -> tuple[int | None, ...]:
-        stored = one.arrays["replay"]["count"] if "replay" in one.arrays else None
-        return one.info["updates"], one.info["learning_from"], None if stored is None else int(stored)
-
-    for run, one in zip(runs, found, strict=True):
-        if history(one) != history(found[0]):
-            raise UserError(
-                f"{run.path} and {runs[0].path} differ in the updates made or in how much replay holds: "
-                "resume them one by one"
-            )
-
-
-def _newest(run: RunFolder, limit: int | None) -> Checkpoint:
-    found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
-    if found is None and limit is not None:
-        raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
-    if found is None:
-        raise UserError(
-            f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train` "
-            "(a policy alone can be evaluated, watched and exported, not trained)"
-        )
-    return found
-
-
-def _restore(driver: Driver, checkpoints: list[Checkpoint], config: Config, display: Display) -> None:
-    """Continue exactly where the checkpoints were taken."""
-    parts = [found.arrays for found in checkpoints]
-    driver.restore(parts, restored_counters(checkpoints[0]), str(checkpoints[0].path))
-    if driver.algorithm.ring is None or all("replay" in part for part in parts):
-        return
-    driver.empty_memory()
-    counters = driver.state.counters
-    refilled = max(counters.learning_from, counters.interaction + config.first_learning)
-    driver.count(learning_from=refilled)
-    display.message(
-        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before "
-        "learning continues"
-    )
-
-
-def _resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[str, Any]) -> None:
-    """Make the run folders ready for further rows; rows logged after the checkpoints are moved aside."""
-    config = loop.config
-    if checkpoints is None:
-        loop.display.message("no checkpoint was made yet: starting from the beginning")
-    else:
-        loop.seconds_before = checkpoints[0].info["seconds"]
-    for s, run in enumerate(loop.runs):
-        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
-        run.resume(checkpoints[s].step if checkpoints else -1, meta, config.stop_at, config.time_budget)
-        if checkpoints:
-            checkpoint.set_aside_newer(checkpoints[s])
-        checkpoint.set_aside_after(run.policies, checkpoints[s].step if checkpoints else -1)
-    _keep_one_evaluation(loop)
-    if checkpoints:
-        over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""
-        if over and config.end_step < config.total_steps:
-            over += f"; --stop-at goes further, up to {config.total_steps:,}"
-        loop.display.message(f"resumed at step {loop.step:,}{over}")
-
-
-def _keep_one_evaluation(loop: Loop) -> None:
-    """The evaluation of the checkpoint's own step is kept if the checkpoint and all files have it, else made again.
-
-    It may have been made after the checkpoint, for some of the seeds only, or the files were damaged since.
-    """
-    evaluated = loop.counters.evaluated_at == loop.step
-    if evaluated and all(run.rows.has_evaluation(loop.step) for run in loop.runs):
-        return
-    for run in loop.runs:
-        run.rows.set_evaluation_aside(loop.step)
-    if evaluated:
-        loop.driver.count(evaluated_at=None)

@@ -1,0 +1,49 @@
+"""What may change when a run is resumed, and what has changed between two configs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from warpsac.config.loading import override
+from warpsac.config.schema import Config
+from warpsac.errors import ConfigError
+
+# Settings that no state of a run depends on; a section stands for all its settings.
+CHANGEABLE = (
+    "total_steps", "stop_at", "time_budget", "learner.learning_rate", "learner.final_learning_rate",
+    "eval", "checkpoint", "log",
+)  # fmt: skip
+
+Changes = dict[str, tuple[Any, Any]]
+"""By dotted name: the value before, and the value now."""
+
+
+def changed(config: Config, settings: Mapping[str, Any]) -> Config:
+    """The config of a run that is resumed with these settings; nested ones as mappings.
+
+    With more `total_steps` and no `stop_at` the run is trained to its new end.
+    """
+    new = override(config, settings)
+    for path, (_, value) in differences(config, new).items():
+        if path not in CHANGEABLE and path.partition(".")[0] not in CHANGEABLE:
+            can = ", ".join(CHANGEABLE)
+            raise ConfigError(path, value, f"cannot change when a run is resumed; what can: {can}")
+    if new.total_steps < config.total_steps:
+        raise ConfigError("total_steps", new.total_steps, f"the run has {config.total_steps}: stop_at ends it earlier")
+    prolonged = new.total_steps > config.total_steps and "stop_at" not in settings
+    return dataclasses.replace(new, stop_at=None) if prolonged else new
+
+
+def differences(old: Config, new: Config) -> Changes:
+    before, now = dict(_flat(dataclasses.asdict(old))), dict(_flat(dataclasses.asdict(new)))
+    return {path: (before[path], value) for path, value in now.items() if value != before[path]}
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{path}{name}.")
+        else:
+            yield path + name, value

@@ -1,0 +1,172 @@
+"""Resuming runs: with which settings, from which checkpoints, and what becomes of files that are ahead of these."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from warpsac.config.loading import validate
+from warpsac.config.resumable import changed
+from warpsac.config.schema import PPO, Config
+from warpsac.errors import UserError
+from warpsac.runs import checkpoint
+from warpsac.runs.checkpoint import Checkpoint
+from warpsac.runs.run_folder import RunFolder, resume_command
+from warpsac.training.loop import Loop
+from warpsac.training.state import Driver, restored_counters
+from warpsac.training.terminal import Display
+
+SCHEDULE = ("total_steps", "learner.learning_rate", "learner.final_learning_rate")  # what the learning rate follows
+
+
+def common_config(runs: Sequence[RunFolder], settings: Mapping[str, Any], time_budget: float | None) -> Config:
+    base, *others = (changed(run.config, settings) for run in runs)
+    for run, config in zip(runs[1:], others, strict=True):
+        # Seeds that were resumed alone for a while may have been given different ends.
+        ends = dataclasses.replace(config, stop_at=base.stop_at, time_budget=base.time_budget)
+        if dataclasses.replace(ends, seeds=base.seeds, name=base.name) != base:
+            raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
+    seeds = tuple(run.seed for run in runs)
+    return validate(dataclasses.replace(base, seeds=seeds, env=runs[0].env, time_budget=time_budget))
+
+
+def after_a_stop_at_once(runs: Sequence[RunFolder]) -> str:
+    """A line for a user who did not wait until all was saved."""
+    steps = set.intersection(*(set(checkpoint.steps(run.checkpoints)) for run in runs))  # some may be ahead
+    if not steps:
+        return "stopped at once: nothing is saved, as no checkpoint was made yet"
+    command = resume_command([run.path for run in runs])
+    return f"stopped at once: step {max(steps):,} is the last saved; resume with: {command}"
+
+
+def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
+    """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
+
+    The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
+    """
+    saved = [bool(checkpoint.steps(run.checkpoints)) for run in runs]
+    if not any(saved):
+        for run in runs:
+            _require_not_lost(run)
+        return None
+    if not all(saved):
+        with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
+        raise UserError(f"{with_none} has no checkpoint yet, {with_some} has: resume them one by one")
+    limit = None
+    while True:
+        found = [_newest(run, limit) for run in runs]
+        limit = min(one.step for one in found)
+        if all(one.step == limit for one in found):
+            _require_same_history(runs, found)
+            return found
+
+
+def _require_not_lost(run: RunFolder) -> None:
+    """Before its first checkpoint a run starts again; one that has logged more has lost its checkpoints."""
+    from warpsac.runs import rowfiles
+
+    every = run.config.checkpoint.every
+    reached = max((int(row["step"]) for row in rowfiles.read_metrics(run.path)), default=0)
+    if every and reached > max(every, run.config.stride * run.config.env.num_envs):
+        raise UserError(
+            f"{run.path}: has rows up to step {reached:,} but no checkpoint to resume from; "
+            "start it again with `warpsac train`"
+        )
+
+
+def _require_same_history(runs: Sequence[RunFolder], found: Sequence[Checkpoint]) -> None:
+    """All seeds of a process have made the same updates and have as much in replay; separate runs may not have."""
+
+    def history(one: Checkpoint) -> tuple[int | None, ...]:
+        stored = one.arrays["replay"]["count"] if "replay" in one.arrays else None
+        return one.info["updates"], one.info["learning_from"], None if stored is None else int(stored)
+
+    for run, one in zip(runs, found, strict=True):
+        if history(one) != history(found[0]):
+            raise UserError(
+                f"{run.path} and {runs[0].path} differ in the updates made or in how much replay holds: "
+                "resume them one by one"
+            )
+
+
+def _newest(run: RunFolder, limit: int | None) -> Checkpoint:
+    found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
+    if found is None and limit is not None:
+        raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
+    if found is None:
+        raise UserError(
+            f"{run.path}: no good checkpoint to resume from; start it again with `warpsac train` "
+            "(a policy alone can be evaluated, watched and exported, not trained)"
+        )
+    return found
+
+
+def restore_checkpoints(driver: Driver, checkpoints: list[Checkpoint], config: Config, display: Display) -> None:
+    """Continue exactly where the checkpoints were taken."""
+    parts = [found.arrays for found in checkpoints]
+    driver.restore(parts, restored_counters(checkpoints[0]), str(checkpoints[0].path))
+    if driver.algorithm.ring is None or all("replay" in part for part in parts):
+        return
+    driver.empty_memory()
+    counters = driver.state.counters
+    refilled = max(counters.learning_from, counters.interaction + config.first_learning)
+    driver.count(learning_from=refilled)
+    display.message(
+        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before "
+        "learning continues"
+    )
+
+
+def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[str, Any]) -> None:
+    """Make the run folders ready for further rows; rows logged after the checkpoints are moved aside."""
+    config, before = loop.config, loop.runs[0].config
+    if checkpoints is None:
+        loop.display.message("no checkpoint was made yet: starting from the beginning")
+    else:
+        loop.seconds_before = checkpoints[0].info["seconds"]
+    for s, run in enumerate(loop.runs):
+        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
+        changes = run.resume(checkpoints[s].step if checkpoints else -1, meta, config)
+        if checkpoints:
+            checkpoint.set_aside_newer(checkpoints[s])
+        checkpoint.set_aside_after(run.policies, checkpoints[s].step if checkpoints else -1)
+    _keep_one_evaluation(loop)
+    if checkpoints:
+        over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""
+        if over and config.end_step < config.total_steps:
+            over += f"; --stop-at goes further, up to {config.total_steps:,}"
+        elif over:
+            over += "; --total-steps prolongs it"
+        loop.display.message(f"resumed at step {loop.step:,}{over}")
+    if changes:
+        listed = (f"{path} {old} -> {new}" for path, (old, new) in changes.items())
+        loop.display.message(f"changed: {', '.join(listed)}")
+        if config.algo != PPO and not changes.keys().isdisjoint(SCHEDULE):
+            loop.display.message(_rate_note(before, config, loop.counters.updates))
+
+
+def _rate_note(before: Config, now: Config, updates: int) -> str:
+    """What a changed schedule does to the learning rate, of the critic: the actor's is as many updates behind."""
+    from warpsac.agents.sac.losses import cosine
+
+    old, new = (
+        float(cosine(one.learner.learning_rate, one.learner.final_learning_rate, updates / one.horizon_updates))
+        for one in (before, now)
+    )
+    end = f"{now.learner.final_learning_rate:.3g} at step {now.total_steps:,}, where the schedule ends"
+    return f"learning rate: {old:.3g} so far, {new:.3g} from here on, and {end}"
+
+
+def _keep_one_evaluation(loop: Loop) -> None:
+    """The evaluation of the checkpoint's own step is kept if the checkpoint and all files have it, else made again.
+
+    It may have been made after the checkpoint, for some of the seeds only, or the files were damaged since.
+    """
+    evaluated = loop.counters.evaluated_at == loop.step
+    if evaluated and all(run.rows.has_evaluation(loop.step) for run in loop.runs):
+        return
+    for run in loop.runs:
+        run.rows.set_evaluation_aside(loop.step)
+    if evaluated:
+        loop.driver.count(evaluated_at=None)
