@@ -134,7 +134,15 @@ FOREIGN = {
 def test_every_setting_can_be_set(algo: str) -> None:
     wanted, words = {}, ["--algo", algo]
     for name, default in _fields(config_of("probe-point", *words)).items():
-        if name in ("task", "variant", "profile", "algo", "learner.blocks") or name.startswith(FOREIGN[algo]):
+        if name in (
+            "task",
+            "simulator",
+            "task_config",
+            "variant",
+            "profile",
+            "algo",
+            "learner.blocks",
+        ) or name.startswith(FOREIGN[algo]):
             continue  # they set others
         if name in OTHER_VALUES:
             value = OTHER_VALUES[name]
@@ -251,7 +259,7 @@ def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pyte
     assert fails(capsys, "play", str(run), "--steps", "0") == "steps = 0: must be at least 1"
     assert "cannot be drawn" in fails(capsys, "play", str(run))
     assert "Hopper-v4: a task, not a run folder; to see it untrained: --agent" in fails(capsys, "play", "hopper")
-    assert fails(capsys, "tasks", "--simulator", "x").startswith("family = 'x': must be one of mujoco, dmc, ")
+    assert fails(capsys, "tasks", "--simulator", "x").startswith("simulator = 'x': must be one of mujoco, gymnasium, ")
 
 
 # --- tasks
