@@ -150,12 +150,12 @@ def bring(env: Any, name: str | None = None) -> str:
     """The name of an environment that a program hands over: an id, a class, a function or an object.
 
     A class or function of a module keeps its name, so that a run can be evaluated from the shell. An object, or a
-    function without a name, exists in this program only.
+    function without a name, exists in this program only; `name` is what the run that it belongs to calls it.
     """
     if isinstance(env, str):
         modules.use([env] if ":" in env else [], search_here=False)
         return env
-    factory: Factory = env if inspect.isclass(env) or inspect.isroutine(env) else lambda: env
+    factory: Factory = env if inspect.isclass(env) or inspect.isroutine(env) else _object(env)
     if name is not None:
         _brought[name] = factory
         return name
@@ -171,6 +171,17 @@ def bring(env: Any, name: str | None = None) -> str:
         name = f"{GIVEN}:{kind}"
     _brought[name] = factory
     return name
+
+
+def _object(env: Any) -> Factory:
+    from warpsac.envs import kinds
+
+    if kinds.kind_of(env) not in ("jax", None):
+        raise UserError(
+            f"env: is one {type(env).__name__}, but training and evaluation need environments of their own: hand over "
+            "the class, or a function that makes one"
+        )
+    return lambda: env  # pure functions: all environments share it
 
 
 # --- where a name is looked for
