@@ -213,7 +213,8 @@ def test_a_task_that_a_package_adds_to_playground(stranger: Path) -> None:
     (stranger / "stranger_robot.py").write_text(
         "from mujoco_playground._src import dm_control_suite as suite\n"
         "from mujoco_playground._src.dm_control_suite import cartpole\n"
-        "suite.register_environment('StrangePole', cartpole.Balance, cartpole.default_config)\n"
+        "suite.register_environment('StrangePole', lambda **given: cartpole.Balance(swing_up=False, sparse=False, "
+        "**given), cartpole.default_config)\n"
     )
     import_playground()  # quietly
     modules.use(["stranger_robot"])
