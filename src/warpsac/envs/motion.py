@@ -91,7 +91,7 @@ def _require_fit(clip: Clip, path: Path | str) -> None:
     count = clip.joint_pos.shape
     bodies = clip.body_pos_w.shape[1:2]
     if len(count) != 2 or count[0] < 2:
-        raise UserError(f"motion {path}: joint_pos has shape {list(count)}; expected [frames, joints], 2 frames or more")
+        raise UserError(f"motion {path}: joint_pos has shape {list(count)}; expected [frames, joints], 2 or more")
     expected = {name: (count[0], *bodies, size) for name, size in _LAST_AXIS.items()} | {"joint_vel": count}
     for name, shape in expected.items():
         found = getattr(clip, name).shape

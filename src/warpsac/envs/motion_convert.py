@@ -86,7 +86,8 @@ def robot_model(robot: str) -> Any:
         try:
             model = mujoco.MjModel.from_xml_path(robot)
         except ValueError as error:
-            raise UserError(f"robot = {robot!r}: must be g1 or a MuJoCo xml file ({' '.join(str(error).split())})") from None
+            reason = " ".join(str(error).split())
+            raise UserError(f"robot = {robot!r}: must be g1 or a MuJoCo xml file ({reason})") from None
     free, hinge = mujoco.mjtJoint.mjJNT_FREE, mujoco.mjtJoint.mjJNT_HINGE
     if model.njnt < 2 or model.jnt_type[0] != free or (model.jnt_type[1:] != hinge).any():
         raise UserError(f"robot = {robot!r}: must have a free root, and hinges as its other joints")
@@ -148,7 +149,7 @@ def slerp(start: np.ndarray, end: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def angular_velocity(quat: np.ndarray, step: float) -> np.ndarray:
-    """In the world's frame [T, 3], from the frames before and after; the first and last are those of their neighbours."""
+    """In the world's frame [T, 3], from the frames before and after; the first and last equal their neighbours."""
     before, after = quat[:-2], quat[2:]
     # The turn from one to the other: after * conjugate(before).
     w = np.sum(after * before, axis=1)

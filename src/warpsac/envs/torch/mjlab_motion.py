@@ -1,4 +1,4 @@
-"""Motion tracking on MJLab: the clips that a task's robot follows, and what makes an end of a clip an end of an episode.
+"""Motion tracking on MJLab: the clips that a task's robot follows, whose end is the end of an episode.
 
 MJLab has one clip for a task, and moves a robot that reaches its end back to a frame of its own choice, within the
 episode: replay would learn that the policy jumps there. Here the reference holds its last frame and the episode is
