@@ -110,6 +110,8 @@ def _rules(config: Config) -> Iterator[Rule]:
     total, envs = config.total_steps, config.env.num_envs
     yield ("stop_at", config.stop_at is None or config.stop_at <= total,
            f"the schedule ends at total_steps = {total}; more of them prolong the run")  # fmt: skip
+    for name, usual in (("init_step", "last"), ("init_with", ())):
+        yield name, config.init_from is not None or getattr(config, name) == usual, "needs init_from, a run folder"
     yield "total_steps", total >= envs, f"must be at least one interaction of env.num_envs = {envs}"
 
 
@@ -126,6 +128,7 @@ def _sac_rules(config: Config) -> Iterator[Rule]:
 
 
 def _ppo_rules(config: Config) -> Iterator[Rule]:
+    yield "init_with", set(config.init_with) <= {"reward-scale"}, "must be reward-scale alone with algo ppo"
     samples, minibatches = config.ppo.rollout_steps * config.env.num_envs, config.ppo.minibatches
     yield ("ppo.minibatches", samples % minibatches == 0,
            f"must divide ppo.rollout_steps * env.num_envs = {samples}")  # fmt: skip

@@ -38,7 +38,8 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
 
 def differences(old: Config, new: Config) -> Changes:
     before, now = dict(_flat(dataclasses.asdict(old))), dict(_flat(dataclasses.asdict(new)))
-    return {path: (before[path], value) for path, value in now.items() if value != before[path]}
+    paths = dict.fromkeys([*before, *now])
+    return {path: (before.get(path), now.get(path)) for path in paths if before.get(path) != now.get(path)}
 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -60,6 +60,11 @@ PolicyStep = Annotated[
     int | Literal["best", "last"],
     Constraint("must be best, last or at least 0", lambda step: step in ("best", "last") or step >= 0),
 ]
+INIT_WITH = ("temperature", "reward-scale", "replay")
+InitWith = Annotated[
+    tuple[str, ...],
+    Constraint(f"must be of {', '.join(INIT_WITH)}", lambda names: set(names) <= set(INIT_WITH)),
+]
 Timeout = Annotated[float, Constraint("must be positive and finite (seconds)", POSITIVE.holds)]
 TimeBudget = Annotated[float, Constraint("must be positive (seconds)", lambda seconds: seconds > 0)]
 FolderName = Annotated[
@@ -272,6 +277,12 @@ class Config:
     """Learner updates for each interaction (one step of all environments of a seed)."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
+    init_from: str | None = None
+    """Run folder to start from: its networks and normalisers; observations that differ are matched by their names."""
+    init_step: PolicyStep = "last"
+    """Step of that run: its last checkpoint, its best evaluation, or a number (of some, only the actor was kept)."""
+    init_with: InitWith = ()
+    """Take also: temperature, reward-scale, replay (where all sizes agree)."""
     env: EnvConfig = field(default_factory=EnvConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -298,8 +309,13 @@ class Config:
 
     @property
     def warmup_interactions(self) -> int:
-        """Interactions with random actions, until replay holds `learning_starts` transitions."""
+        """Interactions before learning, until replay holds `learning_starts` transitions."""
         return -(-self.learning_starts // self.env.num_envs)
+
+    @property
+    def random_interactions(self) -> int:
+        """Those of the warm-up with random actions: none if there is a trained policy to act."""
+        return 0 if self.init_from else self.warmup_interactions
 
     @property
     def first_learning(self) -> int:

@@ -44,6 +44,10 @@ class EnvSpec:
     """Environments that one simulator can hold on this machine; None: any number."""
     terms: tuple[tuple[str, int], ...] = ()
     """Name and size of each part of the actor's observation, in order; empty where the simulator has no names."""
+    critic_terms: tuple[tuple[str, int], ...] = ()
+    """The same for what only the critic sees, which is stored behind it."""
+    actions: tuple[str, ...] = ()
+    """Name of each action, such as the joint that it drives; empty where the simulator has no names."""
     versions: dict[str, str] = field(default_factory=dict)
     """Versions of the simulator's packages."""
     impl: str | None = None

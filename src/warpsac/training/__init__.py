@@ -2,6 +2,7 @@
 
 start        train and resume: simulators, run folders, checkpoints, then the loop
 resuming     which settings and checkpoints a resumed run continues with
+warm_start   begin with the networks of another run; transfer: for other observations and actions
 loop         collect, learn, log, evaluate, save, stop
 state        the one state of a run: made, saved, restored
 stepped      the driver of simulators stepped from Python; simulators: those on the host and on torch tensors

@@ -69,6 +69,8 @@ def portable_spec(spec: EnvSpec) -> dict[str, Any]:
         "action_high": list(spec.action_high),
         "control_hz": spec.control_hz,
         "terms": [list(term) for term in spec.terms],
+        "critic_terms": [list(term) for term in spec.critic_terms],
+        "actions": list(spec.actions),
     }
 
 

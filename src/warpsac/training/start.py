@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
-from warpsac.training import devices
+from warpsac.training import devices, warm_start
 from warpsac.training.devices import Placement
 from warpsac.training.loop import Loop, Outcome
 from warpsac.training.resuming import (
@@ -83,11 +84,16 @@ def prepared(
     The simulators come first: if they cannot be made, no run folder is left behind.
     """
     target = registry.target_of(config)
+    source = warm_start.find(config) if config.init_from and not checkpoints else None
+    if source:
+        config = dataclasses.replace(config, init_step=source[1].step)  # what "best" and "last" mean may change
     with contextlib.ExitStack() as to_close:
         driver, placement = make_driver(config, to_close, resumed is not None)
         meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
         meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
-        meta |= {"task_source": source} if (source := modules.source_of(config.task)) else {}
+        meta |= {"task_source": file} if (file := modules.source_of(config.task)) else {}
+        warm = warm_start.fitted(config, driver, *source) if source else None
+        meta |= {"init": warm.record} if warm else {}
         runs = resumed or [
             run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta)
             for seed in config.seeds
@@ -100,9 +106,12 @@ def prepared(
             for run in runs:
                 to_close.callback(run.close)
             lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
             driver.init(display)
+            if warm:
+                warm_start.apply(warm, config, driver)
             if checkpoints:
                 restore_checkpoints(driver, checkpoints, config, display)
             loop = Loop(config, driver, runs, display, target.task)

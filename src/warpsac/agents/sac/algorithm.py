@@ -91,7 +91,7 @@ class Sac:
             sampler=replay.sampler,
             batch_size=replay.batch_size,
             updates_per_round=config.updates_per_step,
-            warmup=config.warmup_interactions,
+            warmup=config.random_interactions,
         )
 
     @property

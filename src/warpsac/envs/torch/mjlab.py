@@ -76,7 +76,9 @@ class MjlabEnvs(TorchEnvs):
             episode_limit=int(self._env.max_episode_length),
             control_hz=1.0 / self._env.step_dt,
             lockstep=True,
-            terms=tuple((term.name, term.size) for term in mjlab_robots.terms_of(self._env, self._groups[:-1])),
+            terms=mjlab_robots.named_terms(self._env, self._groups[:-1]),
+            critic_terms=mjlab_robots.named_terms(self._env, [CRITIC]),
+            actions=mjlab_robots.action_names(self._env),
             versions=installed_versions(PACKAGES),
         )
         super().__init__(spec, device)

@@ -109,6 +109,12 @@ def _gains(model: Any, driven: Driven) -> Gains | None:
     return Gains(stiffness, damping, limit, mujoco_robots.joint_range(model, joints), targets)
 
 
+def action_names(env: Any) -> tuple[str, ...]:
+    """The joint that each action drives; empty where actions are something else than joint targets."""
+    driven = _driven(env)
+    return () if driven is None else driven.joints
+
+
 # --- what the actor observes
 
 
@@ -124,6 +130,11 @@ def terms_of(env: Any, groups: Sequence[str], driven: Driven | None = None) -> t
         for name, size in zip(names, sizes):
             found.append(_term(env, name, int(np.prod(size)), manager.get_term_cfg(group, name), driven))
     return tuple(found)
+
+
+def named_terms(env: Any, groups: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Name and size of each part of these groups, under the task's own names."""
+    return tuple((term.name, term.size) for term in terms_of(env, groups))
 
 
 def _term(env: Any, name: str, size: int, settings: Any, driven: Driven | None) -> Term:
