@@ -22,6 +22,7 @@ from warpsac.envs import modules
 from warpsac.envs.registry import defaults_of
 from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError
+from warpsac.runs import policies
 from warpsac.runs.files import in_words
 from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
@@ -191,6 +192,11 @@ def _end_of_training(outcome: Outcome) -> int:
         print(f"run folder: {path}")
         if (path / "curve.png").exists():
             print(f"learning curve: {path / 'curve.png'}")
+        best = policies.ranked(open_run(path))[:1]
+        if best and best[0]["step"] < policies.steps(open_run(path))[-1]:
+            print(
+                f"best evaluation: return {best[0]['return_mean']:.1f} at step {best[0]['step']}; --step best takes it"
+            )
     if outcome.finished:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
