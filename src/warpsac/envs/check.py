@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
+from warpsac.envs.findings import Finding as Finding
 from warpsac.envs.host import gym
 from warpsac.envs.registry import lookup, make, why_not_made
 from warpsac.errors import UserError, in_a_line
 
 STEPS = 200
-
-
-class Finding(NamedTuple):
-    level: Literal["ok", "note", "problem"]
-    text: str
 
 
 class _Unfit(Exception):

@@ -13,11 +13,11 @@ def kind_of(made: Any) -> Kind | None:
     "gymnasium": one environment of gymnasium; "vector": its VectorEnv; "jax": one environment written in JAX (the
     contract of `envs/jax/own.py`, Playground, Brax, gymnax); "torch": a `TorchEnvs`.
     """
-    if descends(made, "warpsac", "TorchEnvs"):
+    if _descends(made, "warpsac", "TorchEnvs"):
         return "torch"
-    if descends(made, "gymnasium", "VectorEnv"):
+    if _descends(made, "gymnasium", "VectorEnv"):
         return "vector"
-    if descends(made, "gymnasium", "Env"):
+    if _descends(made, "gymnasium", "Env"):
         return "gymnasium"
     if isinstance(made, type) or not (_method(made, "reset") and _method(made, "step")):
         return None
@@ -28,7 +28,7 @@ def kind_of(made: Any) -> Kind | None:
     return "gymnasium" if _has(made, "observation_space") and _has(made, "action_space") else None
 
 
-def descends(made: Any, package: str, name: str) -> bool:
+def _descends(made: Any, package: str, name: str) -> bool:
     return any(base.__name__ == name and base.__module__.split(".")[0] == package for base in type(made).__mro__)
 
 

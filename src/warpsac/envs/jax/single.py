@@ -34,7 +34,6 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.envs.drawing import Picture
-from warpsac.envs.kinds import descends
 from warpsac.envs.observations import Sizes
 from warpsac.errors import UserError
 from warpsac.types import Array
@@ -84,7 +83,7 @@ class Single(Protocol):
 
 def adapted(made: Any, limit: int | None) -> Single:
     """A user's object in this form, with another step limit if one is given; a UserError names what is missing."""
-    if descends(made, "brax", "Env"):
+    if any(base.__module__.startswith("brax.") for base in type(made).__mro__):
         return BraxEnv(made, limit)
     if hasattr(made, "default_params"):
         return GymnaxEnv(made, limit)
