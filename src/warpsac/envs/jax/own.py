@@ -20,7 +20,7 @@ from warpsac.envs.contract import EnvSpec, JaxEnv
 from warpsac.envs.jax.single import Single, Taken, adapted, without_training_wrappers
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.observations import Layout, Sizes, layout_of
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError
 from warpsac.types import Array, StepResult
 
 
@@ -72,6 +72,9 @@ class OwnEnvs(JaxEnv):
             terms=traced.layout.terms,
             versions=single.versions,
         )
+        state, _ = _evaluated("reset of several environments", self.reset, jax.eval_shape(jax.random.key, 0))
+        action = jax.ShapeDtypeStruct((num_envs, self.spec.action_dim), jnp.float32)
+        _evaluated("step of several environments", self.step, state, action)
 
     def reset(self, key: Array) -> tuple[State, Array]:
         """New environments and their observations [N, D]."""
@@ -210,8 +213,13 @@ def _evaluated(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except UserError:
         raise
     except Exception as error:
-        said = str(error).strip().splitlines()
-        raise UserError(f"{name} cannot be traced by JAX: {in_a_line(type(error)(said[0] if said else ''))}") from error
+        raise UserError(f"{name} cannot be traced by JAX: {in_short(error)}") from error
+
+
+def in_short(error: Exception) -> str:
+    """The first line of an exception: JAX adds a page of advice."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
 
 
 # --- arrays

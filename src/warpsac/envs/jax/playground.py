@@ -217,6 +217,8 @@ def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> P
 def of_own(task: str, env: Any, num_envs: int, config: EnvConfig) -> PlaygroundEnvs:
     """A user's own MjxEnv, on the physics that it was made with."""
     impl = "warp" if "warp" in str(getattr(env.mjx_model, "impl", "")).lower() else "jax"
+    if impl == "warp" and jax.default_backend() != "gpu":
+        raise UserError(f"{task}: made on MuJoCo-Warp, which needs a GPU: make it with impl = 'jax' in its config")
     return PlaygroundEnvs(task, env, impl, num_envs, config, family="jax")
 
 
