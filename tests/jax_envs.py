@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpsac.envs.names import Target
+
 Array = Any
 
 
-def target(factory: Any, **overrides: Any) -> Any:
+def target(factory: Any, **overrides: Any) -> Target:
     """What a task name of an own environment stands for."""
-    return SimpleNamespace(name="jax_envs:Walk", id="Walk", factory=factory, overrides=overrides)
+    return Target("jax_envs:Walk", "jax", None, factory, overrides)
 
 
 class Walk:

@@ -17,6 +17,7 @@ from jax_envs import Blind, Discrete, Gymnax, NewGymnax, Plain, Spoiled, Walk, t
 from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
 from warpsac.envs.jax import check, own
 from warpsac.envs.jax.stepwise import Stepwise
+from warpsac.envs.registry import lookup
 from warpsac.errors import UserError
 from warpsac.training.state import flatten, restore
 from warpsac.types import ObsViews
@@ -224,7 +225,7 @@ def test_a_playground_object_is_stepped_like_the_task_of_that_name() -> None:
 
     registry = playground_tasks.import_playground().registry
     env = made(lambda: registry.load("CartpoleBalance", config_overrides={"impl": "jax"}))
-    usual = playground.make("CartpoleBalance", 2, EnvConfig(num_envs=2))
+    usual = playground.make(lookup("CartpoleBalance"), 2, EnvConfig(num_envs=2))
     assert isinstance(env, playground.PlaygroundEnvs)
     assert (env.spec.family, env.impl) == ("jax", "jax")
     assert dataclasses.replace(env.spec, family="playground", task="CartpoleBalance") == usual.spec
@@ -327,7 +328,8 @@ def test_what_does_not_fit_is_one_line(factory: Any, said: str) -> None:
         made(factory)
     assert len(str(caught.value).splitlines()) == 1
     (only,) = check.findings(target(factory), EnvConfig())
-    assert only == ("problem", str(caught.value))
+    assert f"jax_envs:Walk: {only.text}" == str(caught.value)
+    assert only.level == "problem"
 
 
 # --- check-env

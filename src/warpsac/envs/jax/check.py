@@ -14,6 +14,8 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import JaxEnv
 from warpsac.envs.findings import Finding
 from warpsac.envs.jax import own
+from warpsac.envs.kinds import call
+from warpsac.envs.names import Target
 from warpsac.errors import UserError, in_a_line
 
 ENVS = 4
@@ -21,11 +23,11 @@ STEPS = 200
 CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
 
 
-def findings(target: Any, config: EnvConfig) -> list[Finding]:
+def findings(target: Target, config: EnvConfig) -> list[Finding]:
     """What fits and what does not, each with the way out; no `problem` means it can be trained."""
+    assert target.factory is not None
     try:
-        env = own.make(target, ENVS, config)
-        again = own.make(target, ENVS, config)
+        env, again = (own.of_made(target.name, call(target.factory, target.overrides), ENVS, config) for _ in range(2))
     except UserError as error:
         return [Finding("problem", str(error))]
     except Exception as error:

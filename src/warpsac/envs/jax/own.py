@@ -19,6 +19,8 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec, JaxEnv
 from warpsac.envs.jax.single import Single, Taken, adapted, without_training_wrappers
 from warpsac.envs.jax.stepwise import choose, strong
+from warpsac.envs.kinds import call
+from warpsac.envs.names import Target
 from warpsac.envs.observations import Layout, Sizes, layout_of
 from warpsac.errors import UserError
 from warpsac.types import Array, StepResult
@@ -128,15 +130,25 @@ class OwnEnvs(JaxEnv):
         return jnp.concatenate(parts, axis=1)
 
 
-def make(target: Any, num_envs: int, config: EnvConfig, render: bool = False) -> JaxEnv:
-    made, limit = without_training_wrappers(target.factory(**target.overrides))
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> JaxEnv:
+    assert target.factory is not None
+    made = call(target.factory, target.overrides)
+    try:
+        return of_made(target.name, made, num_envs, config)
+    except UserError as error:
+        raise UserError(f"{target.name}: {error}") from error
+
+
+def of_made(task: str, made: Any, num_envs: int, config: EnvConfig) -> JaxEnv:
+    """N environments of a user's object."""
+    made, limit = without_training_wrappers(made)
     if limit is not None and config.episode_limit is None:
         config = replace(config, episode_limit=limit)
     if hasattr(made, "mjx_model"):
         from warpsac.envs.jax.playground import of_own
 
-        return of_own(target.name, made, num_envs, config)
-    return OwnEnvs(target.name, adapted(made, config.episode_limit), num_envs, config)
+        return of_own(task, made, num_envs, config)
+    return OwnEnvs(task, adapted(made, config.episode_limit), num_envs, config)
 
 
 # --- what an environment returns

@@ -26,7 +26,9 @@ from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment, Picture
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose, strong
+from warpsac.envs.names import Target
 from warpsac.envs.observations import Layout, layout_of
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult
@@ -207,8 +209,8 @@ class PlaygroundEnvs:
         return jnp.concatenate(self._layout.parts(raw), axis=-1).astype(jnp.float32)
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
-    impl = choose_impl(config.impl)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
+    name, impl = target.id, choose_impl(config.impl)
     env = load(name, config, impl)
     randomized = randomizer(name, env, num_envs) if config.randomize else None
     return PlaygroundEnvs(name, env, impl, num_envs, config, randomized=randomized)
@@ -218,12 +220,13 @@ def of_own(task: str, env: Any, num_envs: int, config: EnvConfig) -> PlaygroundE
     """A user's own MjxEnv, on the physics that it was made with."""
     impl = "warp" if "warp" in str(getattr(env.mjx_model, "impl", "")).lower() else "jax"
     if impl == "warp" and jax.default_backend() != "gpu":
-        raise UserError(f"{task}: made on MuJoCo-Warp, which needs a GPU: make it with impl = 'jax' in its config")
+        raise UserError("made on MuJoCo-Warp, which needs a GPU: make it with impl = 'jax' in its config")
     return PlaygroundEnvs(task, env, impl, num_envs, config, family="jax")
 
 
-def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
+def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task without one."""
+    task = target.id
     if task not in ROBOTS:
         return None
     import mujoco
