@@ -1,18 +1,25 @@
-"""`warpsac check-env`: whether a user's environment fits the contract, as a list of findings."""
+"""`warpsac check-env`: whether an environment fits the contract, as a list of findings.
+
+Here is what all kinds have in common; what is particular to one is in `check` of `host/`, `jax/` and `torch/`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
+import os
 import time
 import warnings
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.host import gym
-from warpsac.envs.registry import lookup, make, why_not_made
-from warpsac.errors import UserError, in_a_line
+from warpsac.envs.contract import EnvSpec, HostEnv
+from warpsac.envs.registry import Target, for_episodes, lookup, make, why_not_made
+from warpsac.errors import TrainingStopped, UserError, in_a_line
 
 STEPS = 200
 
@@ -22,117 +29,109 @@ class Finding(NamedTuple):
     text: str
 
 
-class _Unfit(Exception):
-    """What a step returned that cannot be used."""
-
-
-def check_env(name: str, config: EnvConfig | None = None) -> list[Finding]:
+def check_env(task: str | Target, config: EnvConfig | None = None) -> list[Finding]:
     """What fits and what does not, each with the way out; no `problem` means it can be trained."""
-    config = config or EnvConfig()
-    target = lookup(name)
+    target = lookup(task) if isinstance(task, str) else task
     try:
-        if target.family not in ("mujoco", "gymnasium"):
-            with contextlib.closing(make(target.name, 1, config)) as made:
-                return [Finding("ok", f"{target.name} is built in: {made.spec.views.obs_dim} observations")]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            env = gym.build_single(target.name, episode_limit=config.episode_limit)
-    except UserError as error:
-        return [Finding("problem", str(error))]
+        with _contained():
+            return _findings(target, config or EnvConfig())
+    except (UserError, TrainingStopped) as error:
+        return [Finding("problem", str(error).removeprefix(f"{target.name}: "))]
+    except SystemExit as error:
+        return [Finding("problem", f"it ends the program: {in_a_line(error)}")]
     except Exception as error:
         return [Finding("problem", why_not_made(target, error))]
-    with contextlib.closing(env):
-        spaces = _check_spaces(target.name, env, config)
-        return spaces if spaces[0].level == "problem" else [*spaces, *_check_behaviour(env)]
 
 
-def _check_spaces(name: str, env: Any, config: EnvConfig) -> list[Finding]:
+def _findings(target: Target, config: EnvConfig) -> list[Finding]:
+    room = "jax" if target.jax else "torch" if target.torch else "host" if target.family in OWN_ON_HOST else None
+    if room is not None:
+        kind: Any = importlib.import_module(f"warpsac.envs.{room}.check")
+        return list(kind.findings(target, config))
+    with contextlib.closing(make(target, 2, for_episodes(config))) as made:
+        return [*of_spec(made.spec), *of_steps(made)]
+
+
+OWN_ON_HOST = ("mujoco", "gymnasium")  # families whose environments a user may have written
+
+
+@contextlib.contextmanager
+def _contained() -> Iterator[None]:
+    """What an environment's own code prints, warns of, or does to the working directory stays with it."""
+    folder = os.getcwd()
     try:
-        spec = gym.describe(name, env, 1, config, has_success=False)
-    except UserError as error:
-        return [Finding("problem", str(error))]
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        os.chdir(folder)
+
+
+# --- findings that several kinds share
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def of_spec(spec: EnvSpec) -> list[Finding]:
+    """Sizes, names, bounds, step limit and success."""
+    views = spec.views
+    found = [Finding("ok", f"observation: {counted(views.obs_dim, 'number')}")]
+    if views.actor_dim < views.obs_dim or views.critic_start:
+        text = f"asymmetric: the actor sees {counted(views.actor_dim, 'number')}, the critic {counted(views.critic_dim, 'number')}"
+        found.append(Finding("ok", text))
+    if spec.terms:
+        terms = ", ".join(f"{name} {size}" for name, size in spec.terms)
+        found.append(Finding("ok", f"the actor's observation, by name and in order: {terms}"))
     low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
     same = (low == low[0]).all() and (high == high[0]).all()
     bounds = f"[{low[0]:g}, {high[0]:g}]" if same else "bounds of their own"
-    found = [
-        Finding("ok", f"observation: {spec.views.obs_dim} numbers"),
-        Finding("ok", f"action: {spec.action_dim} numbers in {bounds}, rescaled from [-1, 1]"),
-    ]
-    if (low >= high).any():
-        found.append(Finding("problem", "action bounds: a lower bound is not below its upper bound"))
-    if spec.views.obs_dim > 10_000:
+    found.append(Finding("ok", f"action: {counted(spec.action_dim, 'number')} in {bounds}, rescaled from [-1, 1]"))
+    if views.obs_dim > 10_000:
         found.append(Finding("note", "observation is very large: warpsac learns from state, not from images"))
     if spec.episode_limit is None:
         found.append(Finding("note", "no step limit: if episodes may never end, set one with --env.episode-limit"))
     else:
-        found.append(Finding("ok", f"episodes are truncated after {spec.episode_limit} steps"))
-    if not spec.restorable:
-        note = "its state cannot be saved: on resume running episodes are cut (nothing else is lost); "
-        found.append(Finding("note", note + "get_state() and set_state() with plain arrays would make resume exact"))
+        found.append(Finding("ok", f"episodes are truncated after {counted(spec.episode_limit, 'step')}"))
     return found
 
 
-def _check_behaviour(env: Any) -> list[Finding]:
-    """Step it with random actions, twice from the same seed."""
-    try:
-        rows, seconds = _roll(env, env.reset(seed=0)[0])
-        again, _ = _roll(env, env.reset(seed=0)[0])
-    except _Unfit as error:
-        return [Finding("problem", str(error))]
-    except Exception as error:
-        return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
-    found = [Finding("ok", f"{STEPS} random steps at {seconds / STEPS * 1e6:.0f} microseconds each")]
-    if not np.isfinite(rows).all():
-        found.append(Finding("problem", "observations or rewards are not finite: such steps are never learned from"))
-    elif not np.array_equal(rows, again):
-        found.append(Finding("note", "the same seed gives other episodes: results cannot be reproduced"))
-    else:
-        found.append(Finding("ok", "the same seed gives the same episodes"))
-        if isinstance(env, gym.Snapshot):
-            found.append(_check_snapshot(env))
-    return found
+def of_steps(env: HostEnv) -> list[Finding]:
+    """Step environments that fit the contract with random actions, twice from the same seed."""
+    rows, seconds = roll(env)
+    again, _ = roll(env)
+    return [
+        Finding("ok", f"{STEPS} random steps of {counted(env.spec.num_envs, 'environment')} at {duration(seconds)}"),
+        reproduced(np.array_equal(rows, again)),
+        Finding("ok", "steps say whether the task is solved") if env.spec.has_success else NO_SUCCESS,
+        RESUME_EXACT if env.spec.restorable else RESUME_CUTS,
+    ]
 
 
-def _check_snapshot(env: gym.Snapshot) -> Finding:
-    """Whether a restored state leads to the same steps again."""
-    advice = "resume would not be exact"
-    try:
-        state = env.get_state()
-        names = [name for name, value in state.items() if value.dtype.kind not in "biuf"]
-        if names:
-            return Finding("note", f"get_state() gives {names[0].removeprefix('own/')}, not plain numbers: {advice}")
-        rows, _ = _roll(env, None)
-        env.reset(seed=1)
-        env.set_state(state)
-        again, _ = _roll(env, None)
-    except Exception as error:
-        return Finding("note", f"get_state() or set_state() raises {in_a_line(error)}: {advice}")
-    if np.array_equal(rows, again):
-        return Finding("ok", "its state can be saved and restored: resume is exact")
-    return Finding("note", f"set_state() does not restore all that get_state() saw: {advice}")
+NO_SUCCESS = Finding("ok", "steps do not say whether the task is solved: there will be no success rate")
+RESUME_EXACT = Finding("ok", "its state can be saved: resume is exact")
+RESUME_CUTS = Finding("note", "its state cannot be saved: on resume running episodes are cut (nothing else is lost)")
 
 
-def _roll(env: Any, first_obs: Any) -> tuple[np.ndarray, float]:
-    """Random steps, the same at each call, from the present state: observation and reward of each, and seconds."""
-    rng, space = np.random.default_rng(0), env.action_space
-    low = np.where(np.isfinite(space.low), space.low, -1.0)
-    high = np.where(np.isfinite(space.high), space.high, 1.0)
-    rows: list[np.ndarray] = []
+def duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} microseconds each" if seconds < 1e-3 else f"{seconds * 1e3:.1f} milliseconds each"
 
-    def record(obs: Any, reward: Any) -> None:
-        expected = env.observation_space.shape
-        if np.shape(obs) != expected:
-            raise _Unfit(f"observations have shape {np.shape(obs)}, not {expected}")
-        if np.ndim(reward) != 0 or np.asarray(reward).dtype.kind not in "biuf":
-            raise _Unfit(f"reward is {type(reward).__name__} {reward!r}, not a number")
-        rows.append(np.append(np.asarray(obs, np.float64).reshape(-1), float(reward)))
 
-    if first_obs is not None:
-        record(first_obs, 0.0)
+def reproduced(same: bool) -> Finding:
+    if same:
+        return Finding("ok", "the same seed gives the same episodes")
+    return Finding("note", "the same seed gives other episodes: results cannot be reproduced")
+
+
+def roll(env: HostEnv) -> tuple[np.ndarray, float]:
+    """Observations and rewards of random steps, the same at each call, and the seconds of one after the first."""
+    rng, rows = np.random.default_rng(0), [env.reset(0).ravel()]
     started = time.perf_counter()
-    for _ in range(STEPS):
-        obs, reward, terminated, truncated, _ = env.step(rng.uniform(low, high).astype(space.dtype))
-        record(obs, reward)
-        if terminated or truncated:
-            env.reset()
-    return np.array(rows), time.perf_counter() - started
+    for i in range(STEPS):
+        if i == 1:
+            started = time.perf_counter()  # the first one may compile
+        env.send(rng.uniform(-1, 1, (env.spec.num_envs, env.spec.action_dim)).astype(np.float32))
+        result = env.recv().result
+        rows.append(np.concatenate([result.obs.ravel(), result.reward]))
+    return np.concatenate(rows), (time.perf_counter() - started) / (STEPS - 1)
