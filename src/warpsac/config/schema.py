@@ -243,7 +243,7 @@ class LogConfig:
 @dataclass(frozen=True)
 class Config:
     task: Annotated[str, tyro.conf.Suppress] = "InvertedDoublePendulum-v5"
-    """A benchmark task (see `warpsac tasks`) or any registered gymnasium id (`module:Id` imports it)."""
+    """A task of the benchmark or of a simulator's registry; `module:Task-Id` or `module:make_env` imports a module."""
     algo: Algo = "sac"
     """sac: soft actor-critic as in --variant, with --replay.* and --learner.*; ppo: the on-policy baseline, --ppo.*."""
     variant: str = "warpsac-l"
@@ -252,6 +252,10 @@ class Config:
     """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
+    simulator: str | None = None
+    """The simulator to look the task up in, where several know the name: see `warpsac tasks --help`."""
+    task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict, hash=False)
+    """Changes of the task's own config: path -> value (`warpsac tasks --config TASK` lists what there is)."""
     out: str = "runs"
     """Folder that receives the run folders."""
     name: FolderName | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 Kind = Literal["gymnasium", "vector", "jax", "torch"]
@@ -26,6 +28,29 @@ def kind_of(made: Any) -> Kind | None:
     if _has(made, "single_observation_space") and _has(made, "single_action_space"):
         return "vector"
     return "gymnasium" if _has(made, "observation_space") and _has(made, "action_space") else None
+
+
+def family_of(factory: Callable[..., Any], overrides: Mapping[str, Any]) -> Literal["gymnasium", "jax", "torch"] | None:
+    """The family of what a factory makes; one is made to find out, and closed."""
+    made = call(factory, overrides, num_envs=1)
+    kind = kind_of(made)
+    if callable(close := getattr(made, "close", None)) and kind is not None:
+        close()
+    return "gymnasium" if kind == "vector" else kind
+
+
+def call(factory: Callable[..., Any], overrides: Mapping[str, Any], **offered: Any) -> Any:
+    """What a factory makes with these keyword arguments, and with those of `offered` that its signature names."""
+    named = parameters(factory)
+    return factory(**{name: value for name, value in offered.items() if name in named} | dict(overrides))
+
+
+def parameters(factory: Callable[..., Any]) -> set[str]:
+    """The names that a class or function takes."""
+    try:
+        return set(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):  # written in C
+        return set()
 
 
 def _descends(made: Any, package: str, name: str) -> bool:

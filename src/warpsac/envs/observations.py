@@ -74,7 +74,7 @@ def layout_of(sizes: Sizes, groups: Groups | None = None) -> Layout:
 def actor_vector(observation: Mapping[str, Any], terms: Sequence[tuple[str, int]]) -> np.ndarray:
     """The actor's vector [D] of a named observation, or [N, D] of N of them; a ValueError says what does not fit.
 
-    The parts may lie in the group of the actor, next to those of the critic: {"policy": {"joints": ...}, "critic": ...}.
+    The parts may lie in the actor's group, next to the critic's: {"policy": {"joints": ...}, "critic": ...}.
     """
     groups = [observation, *(value for value in observation.values() if isinstance(value, Mapping))]
     missing = [[name for name, _ in terms if _find(group, name) is None] for group in groups]
@@ -96,7 +96,7 @@ def actor_vector(observation: Mapping[str, Any], terms: Sequence[tuple[str, int]
 
 
 def _find(observation: Any, name: str) -> Any:
-    """The part of this name, which may be a path: "arm.joints" is observation["arm"]["joints"]; None if there is none."""
+    """The part of this name, which may be a path ("arm.joints": observation["arm"]["joints"]); else None."""
     if not isinstance(observation, Mapping):
         return None
     if name in observation:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac.config.schema import Count, Seed
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
 from warpsac.training.policy import load_policy, require_fit
@@ -29,6 +29,8 @@ class EvalOptions:
     """Number of complete episodes; default: as many as in the run's own evaluations."""
     seed: Seed = 0
     """Seed of the episodes."""
+    module: tuple[str, ...] = ()
+    """Modules that the run's task may import; `module:make_env` also allows that call."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -36,13 +38,14 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
-    target = registry.lookup(run.config.task)
+    modules.use(asked.module)
+    target = registry.target_of(run.config)
     devices.use_compilation_cache()
     if target.torch:
         devices.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = registry.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
+    made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env)
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     if target.jax and not asked.json:

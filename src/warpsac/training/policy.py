@@ -44,7 +44,7 @@ class LoadedPolicy:
     def __call__(self, obs: Any) -> np.ndarray:
         if isinstance(obs, Mapping):
             if not self.info.get("terms"):
-                raise ValueError(f"{self.info['task']}: the policy was trained on a vector without names, not on a dict")
+                raise ValueError(f"{self.info['task']}: the policy was trained on a vector, not on a dict with names")
             obs = actor_vector(obs, self.info["terms"])
         rows = np.asarray(obs, np.float32)
         views = self.actor.views

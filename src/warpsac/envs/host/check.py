@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.check import (
+from warpsac.envs.findings import (
     NO_SUCCESS,
+    NOT_FINITE,
+    RESUME_CUTS,
     RESUME_EXACT,
-    STEPS,
+    Clock,
     Finding,
-    duration,
-    counted,
     of_spec,
     reproduced,
     roll,
+    timed,
 )
 from warpsac.envs.host import gym, named, single
 from warpsac.envs.host.vector_env import Mode, VectorEnvs, autoreset_mode, in_lockstep, resets_by_mask
 from warpsac.envs.kinds import kind_of
-from warpsac.envs.registry import Target
+from warpsac.envs.names import Target
 from warpsac.errors import UserError, in_a_line
 
-SAVE_IT = "get_state() and set_state() with plain arrays would make resume exact"
-RESUME_CUTS = Finding(
-    "note", f"its state cannot be saved: on resume running episodes are cut (nothing else is lost); {SAVE_IT}"
+UNSAVED = RESUME_CUTS._replace(
+    text=f"{RESUME_CUTS.text}; get_state() and set_state() with plain arrays would make resume exact"
 )
 
 
@@ -49,7 +48,7 @@ def _of_single(name: str, env: Any, config: EnvConfig) -> list[Finding]:
     spec = single.describe(name, env, 1, config, has_success=False)
     found = [*of_spec(spec), *_number_formats(_declared(env))]
     if not spec.restorable:
-        found.append(RESUME_CUTS)
+        found.append(UNSAVED)
     return [*found, *_behaviour(env, config)]
 
 
@@ -72,19 +71,18 @@ def _number_formats(space: Any) -> list[Finding]:
 def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
     """Step it with random actions, twice from the same seed."""
     try:
-        rows, seconds, infos = _roll(env, env.reset(seed=0))
-        again, _, _ = _roll(env, env.reset(seed=0))
+        taken = _roll(env, env.reset(seed=0))
+        again = _roll(env, env.reset(seed=0), taken.steps)
     except UserError as error:
         return [Finding("problem", str(error))]
     except SystemExit as error:
         return [Finding("problem", f"stepping it ends the program ({in_a_line(error)})")]
     except Exception as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
-    found = [Finding("ok", f"{STEPS} random steps at {duration(seconds)}"), _success(infos, config)]
-    if not np.isfinite(rows).all():
-        found.append(Finding("problem", "observations or rewards are not finite: such steps are never learned from"))
-        return found
-    found.append(reproduced(np.array_equal(rows, again)))
+    found = [timed(taken.steps, taken.seconds), _success(taken.keys, config)]
+    if not np.isfinite(taken.rows).all():
+        return [*found, NOT_FINITE]
+    found.append(reproduced(np.array_equal(taken.rows, again.rows)))
     if found[-1].level == "ok" and isinstance(env, single.Snapshot):
         found.append(_snapshot(env))
     return found
@@ -112,21 +110,27 @@ def _snapshot(env: single.Snapshot) -> Finding:
         names = [name for name, value in state.items() if value.dtype.kind not in "biuf"]
         if names:
             return Finding("note", f"get_state() gives {names[0].removeprefix('own/')}, not plain numbers: {advice}")
-        rows, _, _ = _roll(env, None)
+        taken = _roll(env, None)
         env.reset(seed=1)
         env.set_state(state)
-        again, _, _ = _roll(env, None)
+        again = _roll(env, None, taken.steps)
     except Exception as error:
         return Finding("note", f"get_state() or set_state() raises {in_a_line(error)}: {advice}")
-    if np.array_equal(rows, again):
+    if np.array_equal(taken.rows, again.rows):
         return Finding("ok", "its state can be saved and restored: resume is exact")
     return Finding("note", f"set_state() does not restore all that get_state() saw: {advice}")
 
 
-def _roll(env: Any, first: Any) -> tuple[np.ndarray, float, set[str]]:
-    """Random steps, the same at each call, from the present state: observation and reward of each, the seconds of one
-    after the first, and the keys seen in `info`. `first` is what reset() returned."""
-    rng, space = np.random.default_rng(0), env.action_space
+class _Steps(NamedTuple):
+    rows: np.ndarray  # observation and reward of each
+    steps: int
+    seconds: float  # of one
+    keys: set[str]  # seen in `info`
+
+
+def _roll(env: Any, first: Any, steps: int | None = None) -> _Steps:
+    """Random steps, the same at each call, from the present state; `first` is what reset() returned."""
+    rng, space, clock = np.random.default_rng(0), env.action_space, Clock(steps)
     low = np.where(np.isfinite(space.low), space.low, -1.0)
     high = np.where(np.isfinite(space.high), space.high, 1.0)
     rows: list[np.ndarray] = []
@@ -141,18 +145,17 @@ def _roll(env: Any, first: Any) -> tuple[np.ndarray, float, set[str]]:
 
     if first is not None:
         record(*first)
-    started = time.perf_counter()
-    for i in range(STEPS):
-        if i == 1:
-            started = time.perf_counter()  # the first one may compile or load
+    made = 0
+    while not clock.over():
         obs, reward, terminated, truncated, info = env.step(rng.uniform(low, high).astype(space.dtype))
+        made += 1
         record(obs, info, reward)
         for flag, what in ((terminated, "terminated"), (truncated, "truncated")):
             if np.ndim(flag) != 0 or np.asarray(flag).dtype.kind not in "biu":
                 raise UserError(f"{what} is {type(flag).__name__} {flag!r}, not True or False")
         if terminated or truncated:
             record(*env.reset())
-    return np.array(rows), (time.perf_counter() - started) / (STEPS - 1), keys
+    return _Steps(np.array(rows), made, clock.seconds, keys)
 
 
 # --- a VectorEnv
@@ -195,22 +198,22 @@ def _of_vector(name: str, env: Any, count: int, config: EnvConfig) -> list[Findi
     assert isinstance(made, _Watched)
     found = [*of_spec(made.spec), *_number_formats(env.single_observation_space)]
     rows, seconds = roll(made)
-    again, _ = roll(made)
-    found.append(Finding("ok", f"{STEPS} random steps of {counted(count, 'environment')} at {duration(seconds)}"))
-    found += [_autoreset(env, made), _success(set(made.keys), config)]
+    again, _ = roll(made, len(rows) - 1)
+    found += [timed(len(rows) - 1, seconds, count), _autoreset(env, made, len(rows) - 1)]
+    found.append(_success(set(made.keys), config))
     if not made.finite:
-        found.append(Finding("problem", "observations or rewards are not finite: such steps are never learned from"))
+        found.append(NOT_FINITE)
     else:
-        found.append(reproduced(np.array_equal(rows, again)))
-    return [*found, RESUME_EXACT if made.spec.restorable else RESUME_CUTS]
+        found.append(reproduced(all(map(np.array_equal, rows, again))))
+    return [*found, RESUME_EXACT if made.spec.restorable else UNSAVED]
 
 
-def _autoreset(env: Any, made: _Watched) -> Finding:
+def _autoreset(env: Any, made: _Watched, steps: int) -> Finding:
     """What is done about the ends of episodes."""
     mode = autoreset_mode(env)
     said = f"autoreset mode {mode.value}"
     if not made.ended:
-        return Finding("note", f"{said}; no episode ended in {STEPS} steps, so its end was not checked")
+        return Finding("note", f"{said}; no episode ended in {steps} steps, so ends were not checked")
     if mode is Mode.SAME_STEP:
         if made.lost:
             text = "no info['final_obs'] at the end of an episode: truncated ones end a step early in replay"

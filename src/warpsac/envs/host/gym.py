@@ -6,12 +6,10 @@ A user's own class or function may stand in the place of an id (`Target.factory`
 from __future__ import annotations
 
 import contextlib
-import importlib
-import inspect
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 
@@ -20,13 +18,12 @@ from warpsac.envs.host import mujoco_state
 from warpsac.envs.host.single import SUCCESS_KEYS, MujocoSnapshot, about, in_process, limited, require_steps, wrapped
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.host.vector_env import VectorEnvs, in_lockstep
-from warpsac.envs.kinds import kind_of
-from warpsac.errors import UserError, in_a_line
-
-if TYPE_CHECKING:
-    from warpsac.envs.registry import Target
+from warpsac.envs.kinds import call, kind_of, parameters
+from warpsac.envs.names import Target
+from warpsac.errors import UserError
 
 RegistryEntry = gymnasium.envs.registration.EnvSpec
+ISAAC_SETTINGS = "env_cfg_entry_point"  # what only IsaacLab's entries have
 
 
 def registered_ids() -> list[str]:
@@ -38,15 +35,9 @@ def _withdrawn(env_id: str) -> bool:
     return getattr(gymnasium.registry[env_id].entry_point, "__module__", None) == "gymnasium.envs"
 
 
-def is_registered(name: str) -> bool:
-    """Whether gymnasium knows the id; `module:Id` imports the module that registers it first."""
-    module, _, env_id = name.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # whatever a user's own module may raise
-            raise UserError(f"task '{name}': cannot import module '{module}' ({in_a_line(error)})") from error
-    return env_id in gymnasium.registry and not _withdrawn(env_id)
+def task_names() -> list[str]:
+    """Those of a simulator that registers here too are that simulator's."""
+    return [name for name in registered_ids() if ISAAC_SETTINGS not in gymnasium.registry[name].kwargs]
 
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs | VectorEnvs:
@@ -111,25 +102,18 @@ def build_vector(entry: RegistryEntry, num_envs: int, config: EnvConfig, render:
 
 
 def build_own(factory: Callable[..., Any], num_envs: int, config: EnvConfig, render: bool, arguments: Any) -> Any:
-    """What a user's own class or function makes; `num_envs` and `render_mode` are given if it takes them."""
-    offered = {"num_envs": num_envs, "render_mode": "rgb_array" if render else None}
+    """What a user's own class or function makes; these three are given to it if it takes them."""
+    offered: dict[str, Any] = {"num_envs": num_envs}
+    if render:
+        offered["render_mode"] = "rgb_array"
     if config.episode_limit is not None:
         offered["max_episode_steps"] = config.episode_limit
-    known = parameters(factory)
-    env = factory(**{name: value for name, value in offered.items() if name in known and value is not None} | arguments)
+    env = call(factory, arguments, **offered)
     kind = kind_of(env)
     if kind not in ("gymnasium", "vector"):
         raise UserError(f"gives {type(env).__name__}, not a gymnasium environment")
-    if config.episode_limit is not None and "max_episode_steps" not in known:
+    if config.episode_limit is not None and "max_episode_steps" not in parameters(factory):
         if kind == "vector":
             raise UserError("env.episode_limit needs a VectorEnv whose class or function takes max_episode_steps")
         env = limited(env, config.episode_limit)
     return env if kind == "vector" else wrapped(env, config)
-
-
-def parameters(function: Callable[..., Any]) -> set[str]:
-    """The names that a function, or a class, takes."""
-    try:
-        return set(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # it has none to be read
-        return set()

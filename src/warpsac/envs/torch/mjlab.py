@@ -21,6 +21,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
+from warpsac.envs.names import Target
 from warpsac.envs.torch import mjlab_robots
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
@@ -38,9 +39,9 @@ _INFERENCE = torch.inference_mode()
 
 
 class MjlabEnvs(TorchEnvs):
-    def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
-        device = learner_device()
-        settings = _settings_of(task)
+    def __init__(self, target: Target, num_envs: int, config: EnvConfig, render: bool = False):
+        device, task = learner_device(), target.name
+        settings = settings_of(target)
         if any(getattr(command, "motion_file", None) == "" for command in settings.commands.values()):
             raise UserError(f"{task}: follows a recorded motion, a file that cannot be named here: not supported")
         settings.scene.num_envs = num_envs
@@ -144,25 +145,31 @@ class MjlabEnvs(TorchEnvs):
         self._env.close()
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return MjlabEnvs(name, num_envs, config, render)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
+    return MjlabEnvs(target, num_envs, config, render)
 
 
-def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
+def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """How a policy of this task drives its robot; None where its actions are not joint targets."""
-    with contextlib.closing(MjlabEnvs(task, 1, config)) as made:
+    with contextlib.closing(MjlabEnvs(target, 1, config)) as made:
         return made.deployment(steps)
 
 
-def _settings_of(task: str) -> Any:
-    """MJLab's own settings of a task."""
+def task_names() -> list[str]:
+    """All that is registered with MJLab: its own tasks, and those of installed packages."""
     with _without_tables():
         importlib.import_module("mjlab.tasks")
         registry = importlib.import_module("mjlab.tasks.registry")
         for distribution, module in TASK_PACKAGES.items():
-            if task not in registry.list_tasks() and installed_versions([distribution]):
+            if installed_versions([distribution]):
                 importlib.import_module(module)
-    known = registry.list_tasks()
+    return list(registry.list_tasks())
+
+
+def settings_of(target: Target) -> Any:
+    """MJLab's own settings of a task."""
+    task, known = target.id, task_names()
+    registry = importlib.import_module("mjlab.tasks.registry")
     if task in known:
         return registry.load_env_cfg(task)
     if task.startswith("Unitree-"):
