@@ -33,7 +33,13 @@ class NamedPoint(Point):
 
     def step(self, action: np.ndarray) -> Any:
         obs, reward, terminated, truncated, info = super().step(action)
-        return self.named(obs), self.gain * reward, terminated, truncated, info | {"home": bool(np.abs(obs).max() < 0.5)}
+        return (
+            self.named(obs),
+            self.gain * reward,
+            terminated,
+            truncated,
+            info | {"home": bool(np.abs(obs).max() < 0.5)},
+        )
 
     def named(self, obs: np.ndarray) -> dict[str, Any]:
         return {"velocity": obs[2:], "position": obs[None, :2]}
