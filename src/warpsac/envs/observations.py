@@ -83,16 +83,15 @@ def actor_vector(observation: Mapping[str, Any], terms: Sequence[tuple[str, int]
         names = ", ".join(name for name, _ in terms)
         raise ValueError(f"the observation has no '{missing[best][0]}'; the policy was trained with {names}")
     parts = [np.asarray(_find(groups[best], name), np.float32) for name, _ in terms]
-    sizes = [size for _, size in terms]
-    one = [part.size == size for part, size in zip(parts, sizes)]
-    batch_of_one = all(part.ndim > 1 and len(part) == 1 for part in parts)
-    if all(one) and not batch_of_one:
-        return np.concatenate([part.reshape(-1) for part in parts])
-    count = len(parts[0]) if parts[0].ndim else 1
+    # One observation, unless a part says otherwise, or all say that they are a batch of one.
+    many = [part.ndim > 1 and part.size != size for part, (_, size) in zip(parts, terms)]
+    batch = any(many) or all(part.ndim > 1 and len(part) == 1 for part in parts)
+    count = len(parts[many.index(True) if any(many) else 0]) if batch else 1
     for part, (name, size) in zip(parts, terms):
-        if part.shape[:1] != (count,) or part.size != count * size:
+        if part.size != count * size or (batch and part.shape[:1] != (count,)):
             raise ValueError(f"observation '{name}' has shape {part.shape}; expected [{size}] or [N, {size}]")
-    return np.concatenate([part.reshape(count, -1) for part in parts], axis=1)
+    rows = np.concatenate([part.reshape(count, -1) for part in parts], axis=1)
+    return rows if batch else rows[0]
 
 
 def _find(observation: Any, name: str) -> Any:

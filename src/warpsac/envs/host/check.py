@@ -164,7 +164,7 @@ def _roll(env: Any, first: Any, steps: int | None = None) -> _Steps:
 class _Watched(VectorEnvs):
     """Remembers what the environment itself said."""
 
-    ended = lost = paid_for_nothing = others_reset = 0
+    ended = lost = paid_for_nothing = 0
     finite = True
     keys: frozenset[str] = frozenset()
 
@@ -181,15 +181,12 @@ class _Watched(VectorEnvs):
         self.keys |= {*info, *(last if isinstance(last, Mapping) else ())}
         return result, faulty
 
-    def _reset(self, envs: np.ndarray) -> np.ndarray:
-        before = self._now
-        obs = super()._reset(envs)
-        self.others_reset += int((obs[~envs] != before[~envs]).any())
-        return obs
-
-    def _rows(self, obs: Any) -> np.ndarray:
-        self._now = super()._rows(obs)
-        return self._now
+    def resets_others(self) -> bool:
+        """Whether a reset of the first environment moves others."""
+        self.reset(0)
+        self.send(np.ones((self.spec.num_envs, self.spec.action_dim), np.float32))
+        before = self.recv().result.obs
+        return not np.array_equal(self._reset(np.arange(self.spec.num_envs) == 0)[1:], before[1:])
 
 
 def _of_vector(name: str, env: Any, count: int, config: EnvConfig) -> list[Finding]:
@@ -220,7 +217,7 @@ def _autoreset(env: Any, made: _Watched, steps: int) -> Finding:
             return Finding("note", f"{said}: {text}")
         return Finding("ok", f"{said}: the last observation of an episode is info['final_obs']")
     if resets_by_mask(env):
-        if made.others_reset:
+        if made.resets_others():
             text = "reset(options={'reset_mask': ...}) changes environments that are not in the mask"
             return Finding("problem", f"{said}: {text}")
         return Finding("ok", f"{said}: ended episodes are reset by options={{'reset_mask': ...}}")

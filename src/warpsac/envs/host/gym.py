@@ -96,7 +96,7 @@ def build_vector(entry: RegistryEntry, num_envs: int, config: EnvConfig, render:
     """The VectorEnv of a registry entry; where it lets us choose, no step is spent on the start of an episode."""
     creator: Any = entry.vector_entry_point
     creator = gymnasium.envs.registration.load_env_creator(creator) if isinstance(creator, str) else creator
-    more = {"render_mode": "rgb_array"} if render else {}
+    more: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     if config.episode_limit is not None:
         more["max_episode_steps"] = config.episode_limit
     if "autoreset_mode" in parameters(creator):

@@ -38,7 +38,9 @@ class Flattener:
             box = isinstance(space, spaces.Box)
             if part.shape[:1] != (count,) or (box and part[0].size != math.prod(space.shape)):
                 raise ValueError(f"{_called(path)} has shape {part.shape}, not {(count, *(space.shape or ()))}")
-            columns.append(part.reshape(count, -1) if box else np.stack([spaces.flatten(space, row) for row in part]))
+            columns.append(
+                part.reshape(count, -1) if box else np.stack([np.asarray(spaces.flatten(space, row)) for row in part])
+            )
         return np.concatenate(columns, axis=1)
 
     def _flat(self, path: Path, space: Space, observation: Any) -> np.ndarray:
