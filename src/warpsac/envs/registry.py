@@ -139,7 +139,8 @@ def why_not_made(target: Target, error: Exception) -> str:
 NO_LIMIT = ("probe-native",)  # families whose episodes have a fixed length
 # The families that use a setting of `EnvConfig`; settings that are not listed are used by all.
 USED_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
+    **dict.fromkeys(("pushes", "randomize", "impl"), ("playground",)),
+    "full_reset": ("playground", "jax"),
     **dict.fromkeys(("cameras", "motion"), ("mjlab", "sim2real")),
     "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
     "success_key": ("mujoco", "gymnasium"),
