@@ -71,7 +71,8 @@ def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | 
             from warpsac.envs.host.spread import spread
 
             return spread(first, sets, config)
-    return SeedEnvs([make(target, num_envs, config) for _ in range(sets)])
+        made = [] if first is None else [first]
+    return SeedEnvs([*made, *(make(target, num_envs, config) for _ in range(sets - len(made)))])
 
 
 def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
