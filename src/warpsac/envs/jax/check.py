@@ -46,10 +46,8 @@ def findings(target: Target, config: EnvConfig) -> list[Finding]:
 def _described(env: JaxEnv) -> Iterator[Finding]:
     spec = env.spec
     yield from of_spec(spec)
-    rate = (
-        f"{spec.control_hz:g} control steps a second" if spec.control_hz else "no control rate: videos show 30 a second"
-    )
-    yield Finding("ok", rate)
+    rate = f"{spec.control_hz:g} control steps" if spec.control_hz else "no control rate: videos show 30 steps"
+    yield Finding("ok", f"{rate} a second")
     yield Finding("ok", "steps say whether the task is solved") if spec.has_success else NO_SUCCESS
     yield Finding("ok", "its state is arrays of fixed types: resume is exact, and nothing is compiled twice")
 
