@@ -78,6 +78,12 @@ class EnvConfig:
     """Actions range from -limit to limit where the simulator sets no bounds (MJLab, IsaacLab: 1 by default)."""
     episode_limit: Count | None = None
     """Truncate episodes after this many steps; default: the task's own limit."""
+    success_key: str | None = None
+    """The `info` key that says whether the task is solved; default: is_success or success, if there is one."""
+    actor_obs: tuple[str, ...] = ()
+    """Parts of a named observation that the actor sees, in this order; default: policy or actor, else all."""
+    critic_obs: tuple[str, ...] = ()
+    """Parts that the critic sees; default: critic or privileged, else what the actor sees."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False

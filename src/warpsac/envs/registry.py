@@ -71,7 +71,8 @@ def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | 
             from warpsac.envs.host.spread import spread
 
             return spread(first, sets, config)
-    return SeedEnvs([make(target, num_envs, config) for _ in range(sets)])
+        made = [] if first is None else [first]
+    return SeedEnvs([*made, *(make(target, num_envs, config) for _ in range(sets - len(made)))])
 
 
 def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
@@ -138,9 +139,12 @@ def why_not_made(target: Target, error: Exception) -> str:
 NO_LIMIT = ("probe-native",)  # families whose episodes have a fixed length
 # The families that use a setting of `EnvConfig`; settings that are not listed are used by all.
 USED_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
+    **dict.fromkeys(("pushes", "randomize", "impl"), ("playground",)),
+    "full_reset": ("playground", "jax"),
     **dict.fromkeys(("cameras", "motion"), ("mjlab", "sim2real")),
     "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
+    "success_key": ("mujoco", "gymnasium", "jax"),
+    **dict.fromkeys(("actor_obs", "critic_obs"), ("gymnasium", "jax")),
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }
