@@ -275,5 +275,6 @@ def configure(
     """
     env = settings.get("env")
     num_envs = env.get("num_envs") if isinstance(env, Mapping) else None
-    config, reason = defaults_of(task, num_envs, variant, profile, settings.pop("algo", None))
+    count = num_envs if isinstance(num_envs, int) else None  # anything else is refused below
+    config, reason = defaults_of(task, count, variant, profile, settings.pop("algo", None))
     return override(config, settings), reason
