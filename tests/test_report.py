@@ -303,8 +303,8 @@ def test_a_short_label_shows_first_what_tells_runs_apart() -> None:
     assert short_labels([first, second]) == [
         "warpsac-l s0=1 s1=1 s2=1 tau=0.1 and 2 more", "warpsac-l s0=1 s1=1 s2=1 tau=0.2 and 2 more",
     ]  # fmt: skip
-    long = [Group("warpsac-a", (("task_config.file", "x" * 30 + end),)) for end in "ab"]
-    assert short_labels(long[:1]) == [f"warpsac-a file={'x' * 23}…"]
+    long = [Group("warpsac-a", (("env.motion", start + "x" * 30),)) for start in "ab"]
+    assert short_labels(long[:1]) == [f"warpsac-a motion=…{'x' * 23}"]
     assert short_labels(long) == [group.label for group in long]
 
 

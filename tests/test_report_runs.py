@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -448,12 +447,8 @@ def test_what_follows_the_environments_is_not_named() -> None:
 
 
 def test_overrides_of_a_task_are_settings() -> None:
-    @dataclasses.dataclass(frozen=True)
-    class WithOverrides(Config):
-        task_config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
     def group(**overrides: Any) -> Group:
-        return group_of(WithOverrides(task="own:Task-v0", task_config=overrides))
+        return group_of(Config(task="own:Task-v0", task_config=overrides))
 
     assert group() == Group("warpsac-l")
     assert group(**{"rewards.upright.weight": -0.25, "terrain": "Flat", "pushes": True}).changes == (

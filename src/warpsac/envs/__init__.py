@@ -1,6 +1,7 @@
 """Simulators behind one contract.
 
 contract         EnvSpec, HostEnv, JaxEnv: all that the rest of the package knows about a simulator
+observations     named parts of an observation -> one stored vector; kinds: what a user's object is
 registry         task name -> family -> environments; simulators are imported only when needed
 tasks            the table of benchmark tasks; published: the published results on them
 task_list, check `warpsac tasks` and `warpsac check-env`

@@ -179,9 +179,10 @@ def _short_label(group: Group, groups: Sequence[Group]) -> str:
 
 
 def _short_setting(name: str, value: str) -> str:
-    """Without the section; of a path within the task's own config the last two parts, as many end in the same word."""
+    """Without the section; of a path within the task's own config the last two parts, as many end in the same word.
+    Of a long value the end: the name of a file."""
     parts = name.split(".")
-    text = value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
+    text = value if len(value) <= LONGEST else f"\N{HORIZONTAL ELLIPSIS}{value[1 - LONGEST :]}"
     return f"{'.'.join(parts[-2 if len(parts) > 2 else -1 :])}={text}"
 
 

@@ -1,0 +1,112 @@
+"""Observations with names: how the parts of a user's own observation become one stored vector.
+
+    {"joints": 4, "goal": 3}                                one observation of two terms, seen by actor and critic
+    {"policy": 5, "critic": 9}                              the actor sees 5 numbers, the critic its own 9
+    {"policy": {"joints": 4, "gravity": 1}, "critic": 9}    the same; the actor's 5 have names
+    {"robot": 4, "goal": 3, "mass": 1}                      with groups = {"actor": ["robot", "goal"], "critic": [...]}
+
+The rule is on sizes only, so it serves every kind of simulator. A part that both see is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from warpsac.errors import UserError
+from warpsac.types import ObsViews
+
+ACTOR_KEYS = ("policy", "actor", "state")
+CRITIC_KEYS = ("critic", "privileged", "privileged_state")
+
+Path: TypeAlias = tuple[str, ...]  # the keys that lead to a part
+Sizes: TypeAlias = "int | Mapping[str, Any]"  # of a vector, or by name; the values are sizes again
+Groups: TypeAlias = Mapping[str, str | Sequence[str]]  # "actor" (and "critic", if it sees something else) -> keys
+
+
+class Layout(NamedTuple):
+    """Where each part of an observation is in the stored vector."""
+
+    views: ObsViews
+    paths: tuple[Path, ...]
+    """The parts of the stored vector in order; one empty path if the observation is a vector."""
+    terms: tuple[tuple[str, int], ...]
+    """Name and size of each of the actor's parts, in order; empty if the observation is a vector."""
+
+    def parts(self, observation: Any) -> list[Any]:
+        """What to concatenate, of one observation."""
+        return [part_of(observation, path) for path in self.paths]
+
+
+def layout_of(sizes: Sizes, groups: Groups | None = None) -> Layout:
+    """`sizes` are those of one observation, in the order in which it is to be stored.
+
+    Without a choice of groups, one of `ACTOR_KEYS` together with one of `CRITIC_KEYS` makes an asymmetric task; any
+    other mapping is one observation for both.
+    """
+    if isinstance(sizes, int):
+        if groups:
+            raise UserError("observation groups are given, but the observation is a vector: it has no named parts")
+        return Layout(ObsViews(sizes, sizes), ((),), ())
+    actor, critic = _chosen(sizes, groups) if groups else _recognised(sizes)
+    # What only the actor sees comes first and what only the critic sees last: both then see one slice.
+    parts = [
+        _leaves(sizes, [key for key in actor if key not in critic]),
+        _leaves(sizes, [key for key in actor if key in critic]),
+        _leaves(sizes, [key for key in critic if key not in actor]),
+    ]
+    own, shared, extra = (sum(size for _, size in part) for part in parts)
+    if not own + shared or not shared + extra:
+        raise UserError(f"observation: the {'critic' if own + shared else 'actor'} sees no numbers")
+    seen = parts[0] + parts[1]
+    # The key of an actor's only group says nothing about its parts.
+    skip = 1 if len(actor) == 1 and isinstance(sizes[actor[0]], Mapping) else 0
+    return Layout(
+        ObsViews(obs_dim=own + shared + extra, actor_dim=own + shared, critic_start=own),
+        paths=tuple(path for path, _ in seen + parts[2]),
+        terms=tuple((".".join(path[skip:]), size) for path, size in seen),
+    )
+
+
+def part_of(observation: Any, path: Path) -> Any:
+    for key in path:
+        observation = observation[key]
+    return observation
+
+
+def _recognised(sizes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The keys that the actor and the critic see."""
+    actor = [key for key in ACTOR_KEYS if key in sizes][:1]
+    critic = [key for key in CRITIC_KEYS if key in sizes][:1]
+    if not actor or not critic:
+        return list(sizes), list(sizes)
+    others = [key for key in sizes if key not in (*actor, *critic)]
+    if others:
+        raise UserError(
+            f"observation '{others[0]}' is neither the actor's ('{actor[0]}') nor the critic's ('{critic[0]}'): "
+            'choose with observation_groups = {"actor": [...], "critic": [...]}'
+        )
+    return actor, critic
+
+
+def _chosen(sizes: Mapping[str, Any], groups: Groups) -> tuple[list[str], list[str]]:
+    unknown = [name for name in groups if name not in ("actor", "critic")]
+    if unknown or "actor" not in groups:
+        raise UserError(f"observation groups {sorted(groups)}: must be 'actor' and, if it sees other parts, 'critic'")
+    lists = {name: [keys] if isinstance(keys, str) else list(keys) for name, keys in groups.items()}
+    for name, keys in lists.items():
+        for key in keys:
+            if key not in sizes:
+                raise UserError(f"observation group '{name}': there is no '{key}'; there are {', '.join(sizes)}")
+        if len(set(keys)) < len(keys):
+            raise UserError(f"observation group '{name}': a part is named twice")
+    return lists["actor"], lists.get("critic", lists["actor"])
+
+
+def _leaves(sizes: Mapping[str, Any], keys: Iterable[str], above: Path = ()) -> list[tuple[Path, int]]:
+    """Path and size of each vector under these keys."""
+    found: list[tuple[Path, int]] = []
+    for key in keys:
+        value, path = sizes[key], (*above, key)
+        found += _leaves(value, value, path) if isinstance(value, Mapping) else [(path, int(value))]
+    return found
