@@ -271,7 +271,7 @@ class Config:
     learning_starts: int = 10_000
     """Transitions collected with random actions before learning."""
     updates_per_step: Count = 1
-    """Learner updates for each interaction (one step of all environments of a seed)."""
+    """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -205,6 +205,7 @@ def configure(
     """
     env = settings.get("env")
     num_envs = env.get("num_envs") if isinstance(env, Mapping) else None
+    count = num_envs if isinstance(num_envs, int) else None  # anything else is refused below
     algo, simulator, changes = (settings.pop(name, None) for name in ("algo", "simulator", "task_config"))
-    config, reason = defaults_of(task, num_envs, variant, profile, algo, simulator, changes)
+    config, reason = defaults_of(task, count, variant, profile, algo, simulator, changes)
     return override(config, settings), reason

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
+from warpsac.config.profiles import recipe_notes
 from warpsac.config.schema import PPO, Config
 from warpsac.envs import modules, registry
 from warpsac.envs.contract import EnvSpec
@@ -33,7 +34,7 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = validate(config)
     registry.require_effect(config)
-    with prepared(config, notes) as loop:
+    with prepared(config, [*notes, *recipe_notes(config)]) as loop:
         modules.remember(config.task)
         return loop.run()
 

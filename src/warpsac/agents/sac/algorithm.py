@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +44,12 @@ METRICS = (
     "value/edge_low",
     "value/mean",
 )
+
+
+UNROLLED = 8  # updates of the longest round that is not a loop
+
+Batches = tuple[Batch, ...] | Batch
+"""The minibatches of a round: one after the other, or, for a loop, as one with a leading axis of updates."""
 
 
 class Streams(NamedTuple):
@@ -183,16 +189,26 @@ class Sac:
         """The keys [S] that draw the minibatch of an update."""
         return stream(keys.sample, update)
 
-    def sample(self, memory: Ring, obs: Array, keys: Streams, updates: Array) -> tuple[Batch, ...]:
-        """The minibatches of one round, whose first update has the index `updates`."""
-        drawn = (self.sample_keys(keys, updates + i) for i in range(self.updates_per_round))
-        return tuple(
-            replay.sample(memory, self.ring, self.law, one, self.batch_size, self.gamma, self.sampler) for one in drawn
-        )
+    @property
+    def loops(self) -> bool:
+        """Whether a round is a loop inside the program: unrolled, a long one takes minutes to compile."""
+        return self.updates_per_round > UNROLLED
 
-    def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> tuple[Batch, ...]:
+    def sample(self, memory: Ring, obs: Array, keys: Streams, updates: Array) -> Batches:
+        """The minibatches of one round, whose first update has the index `updates`."""
+
+        def draw(i: Array | int) -> Batch:
+            drawn = self.sample_keys(keys, updates + i)
+            return replay.sample(memory, self.ring, self.law, drawn, self.batch_size, self.gamma, self.sampler)
+
+        if self.loops:
+            return jax.lax.map(draw, jnp.arange(self.updates_per_round))
+        return tuple(draw(i) for i in range(self.updates_per_round))
+
+    def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> Batches:
         """The same from a ring in host memory; `keys` are the `sample_keys` of each update."""
-        return tuple(memory.sample(self.law, one, self.batch_size, self.gamma, self.sampler) for one in keys)
+        batches = [memory.sample(self.law, one, self.batch_size, self.gamma, self.sampler) for one in keys]
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *batches) if self.loops else tuple(batches)
 
     def actor_turns(self, phase: int) -> list[bool]:
         """Which updates of a round update the actor too; `phase` is the update index modulo the delay."""
@@ -216,17 +232,27 @@ class Sac:
         learner: Learner,
         scale: RewardScale,
         sums: MetricSums,
-        batches: tuple[Batch, ...],
+        batches: Batches,
         keys: Streams,
         phase: int,
     ) -> tuple[Learner, RewardScale, MetricSums]:
-        """The updates of one round, unrolled.
+        """The updates of one round: unrolled, or in a loop over whole periods of the policy delay.
 
         Sampling is a program of its own on stepped simulators: batches from host memory then go through the same update
         program, so that where replay lives changes no bit of the result.
         """
-        for batch, turn in zip(batches, self.actor_turns(phase), strict=True):
-            learner, sums = self.update(learner, batch, scale, sums, keys, turn)
+        turns = self.actor_turns(phase)
+
+        def one_by_one(state: tuple[Learner, MetricSums], batches: Iterable[Batch]) -> tuple[Learner, MetricSums]:
+            for batch, turn in zip(batches, turns, strict=False):  # of a whole round, or of one period or less
+                state = self.update(state[0], batch, scale, state[1], keys, turn)
+            return state
+
+        state = learner, sums
+        if isinstance(batches, Batch):
+            periods, batches = in_periods(batches, self.phases)
+            state, _ = jax.lax.scan(lambda state, period: (one_by_one(state, period), None), state, periods)
+        learner, sums = one_by_one(state, batches)
         return learner, scale, sums
 
     # --- reading
@@ -266,10 +292,21 @@ class Sac:
         return arrays | {"age": age[seed], "env": env[seed], "intact": intact}
 
 
+def in_periods(batches: Batch, length: int) -> tuple[tuple[Batch, ...], tuple[Batch, ...]]:
+    """Minibatches [updates, ...] as those of whole periods, `length` times [periods, ...], and those that are left."""
+    updates = len(batches.obs)
+    whole = updates // length * length
+
+    def part(of: slice | int) -> Batch:
+        return jax.tree.map(lambda array: array[of], batches)
+
+    return tuple(part(slice(i, whole, length)) for i in range(length)), tuple(map(part, range(whole, updates)))
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def _reward_scales(scale: RewardScale, limit: float) -> Array:
     return jax.vmap(lambda state: state.factor(limit))(scale)
 
 
 if TYPE_CHECKING:  # the contract holds, type by type
-    _: type[Algorithm[Learner, Policy, Exploration, Ring, tuple[Batch, ...], Streams]] = Sac
+    _: type[Algorithm[Learner, Policy, Exploration, Ring, Batches, Streams]] = Sac
