@@ -16,6 +16,7 @@ from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import ABUNDANT_ENVS, Config, EnvConfig
 from warpsac.envs.contract import HostEnv, JaxEnv
+from warpsac.envs.symmetry import Unknown
 from warpsac.envs.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
 from warpsac.errors import ConfigError, UserError, in_a_line
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from warpsac.envs.deploy_contract import Deployment
     from warpsac.envs.host.vector import SeedEnvs
     from warpsac.envs.torch.base import TorchEnvs
+    from warpsac.types import Symmetry
 
 # family -> module with `make(task_name, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`
 FAMILIES = {
@@ -192,6 +194,16 @@ def deployment(name: str, config: EnvConfig | None = None, steps: int = 0) -> De
     with _family_of(name) as (target, family):
         known = hasattr(family, "deployment")
         return family.deployment(target.name, config or EnvConfig(), steps) if known else None
+
+
+def symmetry(name: str, config: EnvConfig | None = None) -> Symmetry:
+    """How the observations and actions of this task look in a mirror, where its simulator or robot says so."""
+    with _family_of(name) as (target, family):
+        known = hasattr(family, "symmetry")
+        found: Symmetry | None = family.symmetry(target.name, config or EnvConfig()) if known else None
+    if found is None:
+        raise Unknown(f"{target.name} has no robot whose mirror image is known")
+    return found
 
 
 @contextlib.contextmanager

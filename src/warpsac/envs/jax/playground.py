@@ -20,14 +20,15 @@ import numpy as np
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import mujoco_robots
+from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import Command, EnvSpec, Scene
-from warpsac.envs.deploy_contract import Deployment
+from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
-from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
+from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
 from warpsac.envs.jax.stepwise import choose
 from warpsac.errors import UserError
-from warpsac.types import Array, ObsViews, StepResult
+from warpsac.types import Array, ObsViews, StepResult, Symmetry
 
 
 class State(NamedTuple):
@@ -222,8 +223,30 @@ def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | Non
         return None
     import mujoco
 
-    # Nothing is simulated, so no push ever happens.
-    env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    env = _unused(task, config)
+    assets = env._model_assets
+    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
+    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
+    return Deployment(_robot(task, env), mujoco_robots.scene_files(spec, env.mj_model, assets))
+
+
+def symmetry(task: str, config: EnvConfig) -> Symmetry | None:
+    """How a task's observations and actions look in a mirror; None if it is not known."""
+    if task not in ROBOTS:
+        return None
+    env = _unused(task, config)
+    robot, model = _robot(task, env), env.mj_model
+    joints = mirrors.of_joints(model, robot)
+    parts = [(term.name, mirrors.of_term(model, term, robot, joints)) for term in robot.observation]
+    return mirrors.of_parts([*parts, *critic_parts(joints)], joints)
+
+
+def _unused(task: str, config: EnvConfig) -> Any:
+    """An environment to look at: nothing is simulated, so no push ever happens."""
+    return load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+
+
+def _robot(task: str, env: Any) -> Robot:
     robot = mujoco_robots.describe_robot(
         *mujoco_robots.motors_of(env.mj_model),
         ROBOTS[task],
@@ -235,10 +258,7 @@ def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | Non
     )
     if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
         raise UserError(f"{task}: its actions are not in the order of its joints")
-    assets = env._model_assets
-    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
-    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
-    return Deployment(robot, mujoco_robots.scene_files(spec, env.mj_model, assets))
+    return robot
 
 
 def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -21,10 +21,10 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
-from warpsac.envs.torch import mjlab_robots
+from warpsac.envs.torch import mjlab_robots, mjlab_symmetry
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
-from warpsac.types import ObsViews
+from warpsac.types import ObsViews, Symmetry
 
 ACTOR, CRITIC = "actor", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spaces have no bounds
@@ -140,6 +140,11 @@ class MjlabEnvs(TorchEnvs):
             return None
         return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env))
 
+    @_INFERENCE
+    def symmetry(self) -> Symmetry | None:
+        self.start(0)
+        return mjlab_symmetry.symmetry_of(self._env, self._groups)
+
     def close(self) -> None:
         self._env.close()
 
@@ -152,6 +157,12 @@ def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | Non
     """How a policy of this task drives its robot; None where its actions are not joint targets."""
     with contextlib.closing(MjlabEnvs(task, 1, config)) as made:
         return made.deployment(steps)
+
+
+def symmetry(task: str, config: EnvConfig) -> Symmetry | None:
+    """How a task's observations and actions look in a mirror; None where its actions are not joint targets."""
+    with contextlib.closing(MjlabEnvs(task, 1, config)) as made:
+        return made.symmetry()
 
 
 def _settings_of(task: str) -> Any:
