@@ -13,7 +13,7 @@ from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
@@ -36,6 +36,7 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     config = validate(config)
     registry.require_effect(config)
     with prepared(config, notes) as loop:
+        modules.remember(config.task)
         return loop.run()
 
 
@@ -83,12 +84,13 @@ def prepared(
 
     The simulators come first: if they cannot be made, no run folder is left behind.
     """
-    target = registry.lookup(config.task)
+    target = registry.target_of(config)
     symmetry = find_symmetry(config, resumed)
     with contextlib.ExitStack() as to_close:
         driver, placement = make_driver(config, to_close, resumed is not None, symmetry)
         meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
         meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
+        meta |= {"task_source": source} if (source := modules.source_of(config.task)) else {}
         mapping = None if symmetry is None else mirrors.to_json(symmetry)
         runs = resumed or [
             run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta, mapping)
@@ -101,7 +103,7 @@ def prepared(
             to_close.callback(display.close)
             for run in runs:
                 to_close.callback(run.close)
-            lines = [*notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
             driver.init(display)
@@ -137,14 +139,14 @@ def find_symmetry(config: Config, resumed: Sequence[RunFolder] | None) -> Symmet
         if found.count(found[0]) < len(found):
             raise UserError(f"the runs have different {run_folder.SYMMETRY} files: resume them one by one")
         return found[0]
-    return registry.symmetry(config.task, config.env) if asked == "auto" else mirrors.read(Path(asked))
+    return registry.symmetry(registry.target_of(config), config.env) if asked == "auto" else mirrors.read(Path(asked))
 
 
 def make_driver(
     config: Config, to_close: contextlib.ExitStack, resumed: bool, symmetry: Symmetry | None = None
 ) -> tuple[Driver, Placement]:
     """The driver that fits the task's simulator, and where its replay lives."""
-    target = registry.lookup(config.task)
+    target = registry.target_of(config)
     if target.jax:
         from warpsac.training.fused import FusedDriver, make_envs
 
@@ -190,7 +192,7 @@ def _notes(config: Config, driver: Driver, placement: Placement) -> list[str]:
         notes.append(f"symmetry: left and right are swapped in half of every minibatch ({config.learner.symmetry})")
     if driver.spec.episode_limit is None:
         notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
-    if not registry.lookup(config.task).jax and devices.on_cpu() and is_heavy(config):
+    if not registry.target_of(config).jax and devices.on_cpu() and is_heavy(config):
         notes.append("no GPU: a CPU makes only a few updates of this size a second; `--profile demo` is small")
     return notes
 

@@ -26,7 +26,9 @@ from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose
+from warpsac.envs.names import Target
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult, Symmetry
 
@@ -213,43 +215,43 @@ class PlaygroundEnvs:
         return ObsViews(actor + critic, actor, critic_start=actor)
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
-    return PlaygroundEnvs(name, num_envs, config)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
+    return PlaygroundEnvs(target.id, num_envs, config)
 
 
-def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
+def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task without one."""
-    if task not in ROBOTS:
+    if target.id not in ROBOTS:
         return None
     import mujoco
 
-    env = _unused(task, config)
+    env = _unused(target, config)
     assets = env._model_assets
     included = {name: text for name, text in assets.items() if name.endswith(".xml")}
     spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
-    return Deployment(_robot(task, env), mujoco_robots.scene_files(spec, env.mj_model, assets))
+    return Deployment(_robot(target, env), mujoco_robots.scene_files(spec, env.mj_model, assets))
 
 
-def symmetry(task: str, config: EnvConfig) -> Symmetry | None:
+def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
     """How a task's observations and actions look in a mirror; None if it is not known."""
-    if task not in ROBOTS:
+    if target.id not in ROBOTS:
         return None
-    env = _unused(task, config)
-    robot, model = _robot(task, env), env.mj_model
+    env = _unused(target, config)
+    robot, model = _robot(target, env), env.mj_model
     joints = mirrors.of_joints(model, robot)
     parts = [(term.name, mirrors.of_term(model, term, robot, joints)) for term in robot.observation]
     return mirrors.of_parts([*parts, *critic_parts(joints)], joints)
 
 
-def _unused(task: str, config: EnvConfig) -> Any:
+def _unused(target: Target, config: EnvConfig) -> Any:
     """An environment to look at: nothing is simulated, so no push ever happens."""
-    return load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    return load(target.id, dataclasses.replace(config, pushes=False), "jax").unwrapped
 
 
-def _robot(task: str, env: Any) -> Robot:
+def _robot(target: Target, env: Any) -> Robot:
     robot = mujoco_robots.describe_robot(
         *mujoco_robots.motors_of(env.mj_model),
-        ROBOTS[task],
+        ROBOTS[target.id],
         default_pose=np.asarray(env._default_pose, np.float64),
         base_height=float(env._init_q[2]),
         action_scale=env._config.action_scale,
@@ -257,7 +259,7 @@ def _robot(task: str, env: Any) -> Robot:
         command_range=_command_range(env._config),
     )
     if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
-        raise UserError(f"{task}: its actions are not in the order of its joints")
+        raise UserError(f"{target.name}: its actions are not in the order of its joints")
     return robot
 
 
