@@ -175,7 +175,7 @@ def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
         from warpsac.training.policy import load_policy
 
         video = tmp_path / "cartpole.mp4"
-        play.record(load_policy(whole), "CartpoleBalance", video, steps=10, seed=0)
+        play.record(load_policy(whole), lookup("CartpoleBalance"), video, steps=10, seed=0)
         assert video.stat().st_size > 1000
 
 
