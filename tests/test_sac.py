@@ -102,6 +102,7 @@ CASES = {
     "warpsac-norm-off": tiny_agent("warpsac-norm-off", views=DISJOINT, critic_blocks=2),
     "flashsac": tiny_agent("flashsac", views=PREFIX, gamma=0.9, tau=0.05),
     "three blocks": tiny_agent("warpsac-a", views=DISJOINT, actor_blocks=3, critic_blocks=3, projection=True),
+    "smooth": tiny_agent("warpsac-a", views=PREFIX, action_rate_weight=2.5),
 }
 
 
@@ -110,6 +111,8 @@ CASES = {
 def test_update_is_the_slow_obvious_one(case: str, actor_turn: bool) -> None:
     agent, key = CASES[case], jax.random.key(3)
     learner, batch, reward_scale = scrambled(agent), random_batch(agent), 0.7
+    if case == "smooth":  # n-step windows: the action one step later is that at another observation than the last
+        batch = batch._replace(following=random_batch(agent, seed=1).obs)
     new, metrics = update(agent, learner, batch, jnp.float32(reward_scale), key, actor_turn)
     noise = np.asarray(jax.random.normal(key, (2, *batch.action.shape)))
     wanted, wanted_metrics = slow_learner.update(
@@ -118,6 +121,7 @@ def test_update_is_the_slow_obvious_one(case: str, actor_turn: bool) -> None:
     assert_trees_close(slow_learner.plain(new), wanted, rtol=1e-5, atol=1e-5)
     for name, value in wanted_metrics.items():
         assert float(metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-5), name
+    assert ("policy/action_rate" in metrics) == (case == "smooth" and actor_turn)
     if not actor_turn:
         for name in ("actor", "actor_moments", "log_alpha", "actor_adam", "alpha_adam"):
             jax.tree.map(np.testing.assert_array_equal, getattr(new, name), getattr(learner, name))

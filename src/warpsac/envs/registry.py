@@ -17,6 +17,7 @@ from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup
+from warpsac.envs.symmetry import Unknown
 from warpsac.envs.tasks import EXTRAS
 from warpsac.errors import ConfigError, UserError, in_a_line
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from warpsac.envs.deploy_contract import Deployment
     from warpsac.envs.host.vector import SeedEnvs
     from warpsac.envs.torch.base import TorchEnvs
+    from warpsac.types import Symmetry
 
 __all__ = ["FAMILIES", "JAX_FAMILIES", "MUJOCO_FAMILIES", "TORCH_FAMILIES", "Target", "lookup"]
 
@@ -110,6 +112,16 @@ def deployment(task: Target | str, config: EnvConfig | None = None, steps: int =
     with _family_of(task) as (target, family):
         known = hasattr(family, "deployment")
         return family.deployment(target, config or EnvConfig(), steps) if known else None
+
+
+def symmetry(task: Target | str, config: EnvConfig | None = None) -> Symmetry:
+    """How the observations and actions of this task look in a mirror, where its simulator or robot says so."""
+    with _family_of(task) as (target, family):
+        known = hasattr(family, "symmetry")
+        found: Symmetry | None = family.symmetry(target, config or EnvConfig()) if known else None
+    if found is None:
+        raise Unknown(f"{target.name} has no robot whose mirror image is known")
+    return found
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from warpsac.replay import ring as replay
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
-from warpsac.types import Array, Batch, ObsViews, Restart, StepResult
+from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 METRICS = (
     "loss/actor",
@@ -71,12 +71,16 @@ class Sac:
     updates_per_round: int
     warmup: int
     """Interactions with random actions."""
+    symmetry: Symmetry | None = None
+    """How left and right are swapped in half of every minibatch."""
 
     rate_setting = "learner.learning_rate"
     stride = 1
 
     @classmethod
-    def of(cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool) -> Sac:
+    def of(
+        cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool, symmetry: Symmetry | None = None
+    ) -> Sac:
         """`faulty_steps`: the simulator may mark steps that must never be learned from."""
         replay = config.replay
         return cls(
@@ -91,6 +95,7 @@ class Sac:
                 final_slots=replay.final_slots,
                 storage=replay.storage,
                 voids=faulty_steps,
+                following=config.learner.action_rate_weight > 0 and replay.n_step > 1,  # else it is next_obs
             ),
             decay_steps=replay.decay_steps,
             weight_floor=replay.weight_floor,
@@ -98,6 +103,7 @@ class Sac:
             batch_size=replay.batch_size,
             updates_per_round=config.updates_per_step,
             warmup=config.warmup_interactions,
+            symmetry=symmetry,
         )
 
     @property
@@ -135,7 +141,8 @@ class Sac:
         return replay.init(self.ring, first_obs)
 
     def empty_sums(self) -> MetricSums:
-        return zero_sums(METRICS, self.seeds)
+        penalised = self.actor.config.action_rate_weight > 0
+        return zero_sums((*METRICS, sac.ACTION_RATE) if penalised else METRICS, self.seeds)
 
     # --- one interaction
 
@@ -222,6 +229,8 @@ class Sac:
         def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
             reward_scale = scale.factor(self.actor.config.value_limit)
             key = jax.random.fold_in(key, learner.updates)
+            if self.symmetry is not None:
+                batch = sac.mirror_half(batch, self.symmetry)
             return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
 
         learner, metrics = over_seeds(one, self.seeds)(learner, batch, scale, keys.noise)
@@ -274,7 +283,7 @@ class Sac:
     def batch_of(
         self, memory: Ring, keys: Streams, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray]:
-        """The minibatch of an update, drawn again.
+        """The minibatch of an update, drawn again, as replay holds it: without left and right swapped in half.
 
         Rows that replay has overwritten since are marked False in `intact`. (Where the side table of last observations
         wrapped around since, the draw itself may differ: then it is a similar batch.)
@@ -288,7 +297,7 @@ class Sac:
         age, env = then.indices(self.law, words, self.sampler)
         batch = then.gather(age, env, self.gamma)
         intact = count - spec.n_step - age[seed] > int(ring.count) - spec.rows
-        arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items()}
+        arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items() if value is not None}
         return arrays | {"age": age[seed], "env": env[seed], "intact": intact}
 
 
