@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, check-env."""
+"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
   bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in suites
   report FOLDER           write a page with learning curves and tables of all runs in a folder
   tasks                   list the benchmark tasks; --check tries those that can run on this machine
+  motion CLIP.csv         turn a recorded motion into the npz file that a tracking task follows
   check-env ID            check whether your own environment can be trained, and what to fix
 
 `warpsac COMMAND --help` explains each; `warpsac train TASK --help` shows the settings that TASK would get.
@@ -73,6 +74,7 @@ ELSEWHERE = {
     "bench": ("bench.command", "BenchOptions"),
     "report": ("report.command", "ReportOptions"),
     "tasks": ("envs.task_list", "TasksOptions"),
+    "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
 

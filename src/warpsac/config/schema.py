@@ -88,6 +88,8 @@ class EnvConfig:
     """Let the first episodes end at different times (Playground, MJLab, IsaacLab)."""
     cameras: bool = False
     """Also observe the pixels of cameras, as plain numbers (MJLab)."""
+    motion: Annotated[str | None, tyro.conf.arg(aliases=["--motion"])] = None
+    """The clip (npz) that a tracking task follows, or a folder of clips (MJLab)."""
     impl: Literal["auto", "jax", "warp"] = "auto"
     """Physics engine: MJX or MuJoCo-Warp (Playground)."""
     menagerie: str | None = None

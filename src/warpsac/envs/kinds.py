@@ -13,9 +13,10 @@ def kind_of(made: Any) -> Kind | None:
     """How environments like this one are stepped; None if it is none of these.
 
     "gymnasium": one environment of gymnasium; "vector": its VectorEnv; "jax": one environment written in JAX (the
-    contract of `envs/jax/own.py`, Playground, Brax, gymnax); "torch": a `TorchEnvs`.
+    contract of `envs/jax/own.py`, Playground, Brax, gymnax); "torch": a `TorchEnvs`, or the contract of
+    `envs/torch/own.py`.
     """
-    if _descends(made, "warpsac", "TorchEnvs"):
+    if _descends(made, "warpsac", "TorchEnvs") or _method(made, "reset_envs"):
         return "torch"
     if _descends(made, "gymnasium", "VectorEnv"):
         return "vector"
@@ -32,10 +33,10 @@ def kind_of(made: Any) -> Kind | None:
 
 def family_of(factory: Callable[..., Any], overrides: Mapping[str, Any]) -> Literal["gymnasium", "jax", "torch"] | None:
     """The family of what a factory makes; one is made to find out, and closed."""
-    made = call(factory, overrides, num_envs=1)
+    made = call(factory, overrides, num_envs=1, device="cpu")
     kind = kind_of(made)
-    if callable(close := getattr(made, "close", None)) and kind is not None:
-        close()
+    if kind not in ("jax", None) and hasattr(made, "close"):
+        made.close()
     return "gymnasium" if kind == "vector" else kind
 
 

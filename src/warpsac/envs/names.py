@@ -150,12 +150,12 @@ def bring(env: Any, name: str | None = None) -> str:
     """The name of an environment that a program hands over: an id, a class, a function or an object.
 
     A class or function of a module keeps its name, so that a run can be evaluated from the shell. An object, or a
-    function without a name, exists in this program only.
+    function without a name, exists in this program only; `name` is what the run that it belongs to calls it.
     """
     if isinstance(env, str):
         modules.use([env] if ":" in env else [], search_here=False)
         return env
-    factory: Factory = env if inspect.isclass(env) or inspect.isroutine(env) else lambda: env
+    factory: Factory = env if inspect.isclass(env) or inspect.isroutine(env) else _object(env)
     if name is not None:
         _brought[name] = factory
         return name
@@ -171,6 +171,17 @@ def bring(env: Any, name: str | None = None) -> str:
         name = f"{GIVEN}:{kind}"
     _brought[name] = factory
     return name
+
+
+def _object(env: Any) -> Factory:
+    from warpsac.envs import kinds
+
+    if kinds.kind_of(env) not in ("jax", None):
+        raise UserError(
+            f"env: is one {type(env).__name__}, but training and evaluation need environments of their own: hand over "
+            "the class, or a function that makes one"
+        )
+    return lambda: env  # pure functions: all environments share it
 
 
 # --- where a name is looked for
@@ -221,9 +232,10 @@ def _in_module(module: str, bare: str, simulator: str | None, overrides: Mapping
         return [Target(task.name, task.family, task)]
     in_suite = find_in_suites(bare)
     found = [Target(in_suite[1], in_suite[0], None)] if in_suite and _is_asked(in_suite[0], simulator) else []
+    suite = ("gymnasium", found[0].family) if found else ()  # suites register with gymnasium
     for family, package in REGISTRIES.items():
-        asked = family == simulator if simulator else package in sys.modules and not found
-        if asked and bare in task_names(family):
+        asked = family == simulator if simulator else package in sys.modules
+        if asked and family not in suite and bare in task_names(family):
             found.append(Target(name, family, None))
     factory = getattr(loaded, bare, None) if bare.isidentifier() else None
     if callable(factory) and simulator in (None, *OWN_FAMILIES):

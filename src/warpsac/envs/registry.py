@@ -50,6 +50,7 @@ def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, ren
         if target.torch:
             from warpsac.envs.torch.base import OnHost
 
+            env.for_evaluation()
             return OnHost(env)
         if hasattr(env, "make"):
             env.make()
@@ -138,7 +139,7 @@ NO_LIMIT = ("probe-native",)  # families whose episodes have a fixed length
 # The families that use a setting of `EnvConfig`; settings that are not listed are used by all.
 USED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
-    "cameras": ("mjlab", "sim2real"),
+    **dict.fromkeys(("cameras", "motion"), ("mjlab", "sim2real")),
     "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),

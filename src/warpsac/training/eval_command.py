@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from warpsac.config.schema import Count, Seed
 from warpsac.envs import modules, registry
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
+from warpsac.training.episodes import Episode
 from warpsac.training.policy import load_policy, require_fit
 
 
@@ -60,11 +62,11 @@ def command(asked: EvalOptions) -> int:
         print(json.dumps(row))
     else:
         print(f"{target.name}, {run.config.variant}, step {policy.step:,}")
-        Console().print(_table(row))
+        Console().print(_table(row, found))
     return 0
 
 
-def _table(row: dict[str, Any]) -> Table:
+def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:
     table = Table(show_header=False)
     table.add_row("episodes", str(row["eval/episodes"]))
     table.add_row("return", f"{row['eval/return']:.2f} ± {row['eval/return_std']:.2f}")
@@ -73,4 +75,7 @@ def _table(row: dict[str, Any]) -> Table:
         table.add_row("success", f"{100 * row['eval/success']:.1f} %")
     if "eval/score" in row:
         table.add_row("normalised score", f"{row['eval/score']:.3f}")
+    for name, value in row.items():
+        if name.removeprefix("eval/") in found[0].metrics:
+            table.add_row(name.removeprefix("eval/").replace("_", " "), f"{value:.4f}")
     return table

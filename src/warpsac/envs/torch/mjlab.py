@@ -22,7 +22,7 @@ from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
 from warpsac.envs.names import Target
-from warpsac.envs.torch import mjlab_robots
+from warpsac.envs.torch import mjlab_motion, mjlab_robots
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
@@ -42,8 +42,7 @@ class MjlabEnvs(TorchEnvs):
     def __init__(self, target: Target, num_envs: int, config: EnvConfig, render: bool = False):
         device, task = learner_device(), target.name
         settings = settings_of(target)
-        if any(getattr(command, "motion_file", None) == "" for command in settings.commands.values()):
-            raise UserError(f"{task}: follows a recorded motion, a file that cannot be named here: not supported")
+        motion = mjlab_motion.follow(task, settings, config.motion)
         settings.scene.num_envs = num_envs
         if config.episode_limit is not None:
             control_step = settings.decimation * settings.sim.mujoco.timestep
@@ -59,6 +58,8 @@ class MjlabEnvs(TorchEnvs):
             from mjlab.envs import ManagerBasedRlEnv
 
             self._env: Any = ManagerBasedRlEnv(settings, str(device), render_mode="rgb_array" if render else None)
+        self._motion: Any = None if motion is None else self._env.command_manager.get_term(motion)
+        self._measures = False
         self._groups = [ACTOR, *(cameras if config.cameras else []), CRITIC]
         sizes = {name: int(np.prod(self._env.observation_manager.group_obs_dim[name])) for name in self._groups}
         limit = config.action_limit or ACTION_LIMIT
@@ -80,8 +81,15 @@ class MjlabEnvs(TorchEnvs):
         )
         super().__init__(spec, device)
 
+    def for_evaluation(self) -> None:
+        if self._motion is not None:
+            mjlab_motion.start_at_the_beginning(self._motion)
+            self._measures = True
+
     @_INFERENCE
     def start(self, seed: int) -> Tensor:
+        if self._motion is not None:
+            self._motion.start_again()
         with _without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
@@ -92,14 +100,17 @@ class MjlabEnvs(TorchEnvs):
 
     def curriculum(self) -> dict[str, np.ndarray]:
         terrain = self._env.scene.terrain
-        return {name: getattr(terrain, name).cpu().numpy() for name in TERRAIN if hasattr(terrain, name)}
+        found = {name: getattr(terrain, name).cpu().numpy() for name in TERRAIN if hasattr(terrain, name)}
+        return found if self._motion is None else found | mjlab_motion.sampling_of(self._motion)
 
     @_INFERENCE
     def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
-        terrain = self._env.scene.terrain
-        for name, numbers in curriculum.items():
+        terrain, levels = self._env.scene.terrain, {name: curriculum[name] for name in TERRAIN if name in curriculum}
+        for name, numbers in levels.items():
             getattr(terrain, name)[:] = torch.as_tensor(numbers, device=self.device)
-        if curriculum:
+        if self._motion is not None and "motion_failures" in curriculum:
+            mjlab_motion.take_up_sampling(self._motion, curriculum["motion_failures"])
+        if levels:
             terrain.env_origins[:] = terrain.terrain_origins[terrain.terrain_levels, terrain.terrain_types]
 
     def set_progress(self, steps: int) -> None:
@@ -108,7 +119,10 @@ class MjlabEnvs(TorchEnvs):
     @_INFERENCE
     def step(self, action: Tensor) -> TorchStep:
         obs, reward, terminated, truncated, _ = self._env.step(action)
-        return TorchStep(self._observation(obs), reward, terminated, truncated)
+        if self._motion is None:
+            return TorchStep(self._observation(obs), reward, terminated, truncated)
+        metrics = mjlab_motion.errors_of(self._motion) if self._measures else None
+        return TorchStep(self._observation(obs), reward, terminated, truncated | self._motion.over, metrics=metrics)
 
     @_INFERENCE
     def restart(self, envs: Tensor) -> Tensor:
