@@ -147,6 +147,7 @@ def _root(settings: Any) -> _Place:
 def _inside(group: _Place) -> Iterator[_Place]:
     """The values that a group holds."""
     node, hint = group.value, group.hint
+    found: list[tuple[Any, Any, Any]]
     if isinstance(node, Keywords):
         found = [(name, value, node.hints.get(name, setting_types.UNKNOWN)) for name, value in node.items()]
     elif isinstance(node, Mapping) or _is_config_dict(node):
@@ -305,6 +306,6 @@ def _replaced(owner: Any, key: Any, value: Any) -> Any:
 
 def _assign(owner: Any, key: Any, value: Any) -> None:
     if isinstance(owner, Mapping) or _is_config_dict(owner):
-        owner[key] = value  # type: ignore[index]
+        owner[key] = value
     else:
         object.__setattr__(owner, key, value)  # also where it is frozen

@@ -17,6 +17,7 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import overrides
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state, vector
@@ -85,6 +86,14 @@ def build_single(name: str | RegistryEntry, render: bool = False, episode_limit:
     if all(env.has_wrapper_attr(name) and callable(env.get_wrapper_attr(name)) for name in methods):
         return Snapshot(env)
     return env
+
+
+def settings_of(target: Target) -> overrides.Keywords:
+    """The keyword arguments of a registered id."""
+    entry = gymnasium.registry[target.id]
+    creator: Any = entry.entry_point or entry.vector_entry_point
+    creator = gymnasium.envs.registration.load_env_creator(creator) if isinstance(creator, str) else creator
+    return overrides.Keywords.of(creator, given=entry.kwargs, without=["render_mode", "num_envs"])
 
 
 # --- what families of gymnasium-style environments share

@@ -23,8 +23,10 @@ from warpsac.envs import mujoco_robots
 from warpsac.envs.contract import Command, EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment, Picture
+from warpsac.envs.jax.playground_tasks import GOVERNED as GOVERNED
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import settings_of as settings_of
 from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose
 from warpsac.envs.names import Target
@@ -75,10 +77,11 @@ class Physics(NamedTuple):
 class PlaygroundEnvs:
     """N environments as two pure functions, `reset` and `step`."""
 
-    def __init__(self, task: str, num_envs: int, config: EnvConfig):
+    def __init__(self, target: Target, num_envs: int, config: EnvConfig):
+        task = target.id
         self._config = config
         self.impl = choose_impl(config.impl)
-        self._env = load(task, config, self.impl)
+        self._env = load(task, config, self.impl, target.overrides)
         traced = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0))
         self._physics = Physics.of(self._env, traced.data, self.impl)
         self._randomized = randomizer(task, self._env, num_envs) if config.randomize else None
@@ -215,7 +218,7 @@ class PlaygroundEnvs:
 
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
-    return PlaygroundEnvs(target.id, num_envs, config)
+    return PlaygroundEnvs(target, num_envs, config)
 
 
 def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
@@ -226,7 +229,7 @@ def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment 
     import mujoco
 
     # Nothing is simulated, so no push ever happens.
-    env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    env = load(task, dataclasses.replace(config, pushes=False), "jax", target.overrides).unwrapped
     robot = mujoco_robots.describe_robot(
         *mujoco_robots.motors_of(env.mj_model),
         ROBOTS[task],
