@@ -26,10 +26,10 @@ class _Unfit(Exception):
     """What a step returned that cannot be used."""
 
 
-def check_env(task: str | Target, config: EnvConfig | None = None) -> list[Finding]:
+def check_env(task: Target | str, config: EnvConfig | None = None, simulator: str | None = None) -> list[Finding]:
     """What fits and what does not, each with the way out; no `problem` means it can be trained."""
     config = config or EnvConfig()
-    target = lookup(task) if isinstance(task, str) else task
+    target = lookup(task, simulator) if isinstance(task, str) else task
     try:
         if target.family not in ("mujoco", "gymnasium"):
             with contextlib.closing(make(target, 1, config)) as made:

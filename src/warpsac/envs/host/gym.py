@@ -17,12 +17,12 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import overrides
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.envs.names import Target
+from warpsac.envs.overrides import Keywords
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
@@ -38,6 +38,14 @@ def registered_ids() -> list[str]:
 
 def _withdrawn(env_id: str) -> bool:
     return getattr(gymnasium.registry[env_id].entry_point, "__module__", None) == "gymnasium.envs"
+
+
+def settings_of(target: Target) -> Keywords:
+    """The keyword arguments of a registered id."""
+    entry = gymnasium.registry[target.id]
+    creator: Any = entry.entry_point or entry.vector_entry_point
+    creator = gymnasium.envs.registration.load_env_creator(creator) if isinstance(creator, str) else creator
+    return Keywords.of(creator, given=entry.kwargs, without=["render_mode", "num_envs"])
 
 
 def task_names() -> list[str]:
@@ -86,14 +94,6 @@ def build_single(name: str | RegistryEntry, render: bool = False, episode_limit:
     if all(env.has_wrapper_attr(name) and callable(env.get_wrapper_attr(name)) for name in methods):
         return Snapshot(env)
     return env
-
-
-def settings_of(target: Target) -> overrides.Keywords:
-    """The keyword arguments of a registered id."""
-    entry = gymnasium.registry[target.id]
-    creator: Any = entry.entry_point or entry.vector_entry_point
-    creator = gymnasium.envs.registration.load_env_creator(creator) if isinstance(creator, str) else creator
-    return overrides.Keywords.of(creator, given=entry.kwargs, without=["render_mode", "num_envs"])
 
 
 # --- what families of gymnasium-style environments share

@@ -24,11 +24,11 @@ import numpy as np
 
 from warpsac.config.provenance import git_state
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import overrides
 from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
+from warpsac.envs.overrides import Keywords
 from warpsac.errors import UserError
 
 CHECKOUT_VARIABLE = "WARPSAC_HUMANOIDBENCH"
@@ -60,14 +60,14 @@ def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False)
     return made
 
 
-def settings_of(target: Target) -> overrides.Keywords:
+def settings_of(target: Target) -> Keywords:
     """The keyword arguments of a task."""
     import_checkout(find_checkout(EnvConfig()))
     if target.name not in gymnasium.registry:
         raise UserError(f"{target.name}: the checkout has no such task")
     entry = gymnasium.registry[target.name]
     task: Any = gymnasium.envs.registration.load_env_creator(str(entry.entry_point))
-    return overrides.Keywords.of(task, given=entry.kwargs, without=["render_mode"])
+    return Keywords.of(task, given=entry.kwargs, without=["render_mode"])
 
 
 def build_single(

@@ -11,11 +11,11 @@ import gymnasium
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import overrides
 from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.mujoco_state import quiet
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
+from warpsac.envs.overrides import Keywords
 from warpsac.errors import UserError
 
 SUCCESS_KEY = "solved"
@@ -58,13 +58,13 @@ def build_single(name: str, episode_limit: int | None = None, changes: Mapping[s
     return MujocoTask(env, {"task": env.unwrapped}, CAMERAS)
 
 
-def settings_of(target: Target) -> overrides.Keywords:
+def settings_of(target: Target) -> Keywords:
     """The keyword arguments of a task, most of which go to its `_setup`."""
     with quiet():
         entry = _entry(target.name)
         task: Any = gymnasium.envs.registration.load_env_creator(entry.entry_point)
     given = {**entry.kwargs, **AS_PUBLISHED.get(target.name, {})}
-    return overrides.Keywords.of(task, *_setups(task), given=given, without=["render_mode"])
+    return Keywords.of(task, *_setups(task), given=given, without=["render_mode"])
 
 
 def _setups(task: type) -> list[Any]:
