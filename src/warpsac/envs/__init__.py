@@ -3,6 +3,7 @@
 contract         EnvSpec, HostEnv, JaxEnv: all that the rest of the package knows about a simulator
 observations     named parts of an observation -> one stored vector; kinds: what a user's object is
 registry         task name -> family -> environments; simulators are imported only when needed
+overrides        changes of a task's own config (`task_config`); setting_types: what a setting may be
 tasks            the table of benchmark tasks; published: the published results on them
 task_list, check `warpsac tasks` and `warpsac check-env`
 deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,6 +35,8 @@ class PlayOptions:
     """Modules that the run's task may import; `module:make_env` also allows that call."""
     simulator: str | None = None
     """With a task: the simulator to look it up in, where several know the name."""
+    task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    """With a task: changes of its own config, given as --task-config.PATH VALUE."""
     viewer: bool = False
     """Instead of a video, serve a page to watch and steer the robot in the browser."""
     host: str = "127.0.0.1"
@@ -53,11 +55,14 @@ def command(asked: PlayOptions) -> int:
     if agent == "policy":
         registry.require_no_task(asked.run, "to see it untrained: --agent zero or random")
     if agent == "policy" or Path(asked.run).is_dir():  # else the task of a run, without its policy
+        if asked.task_config:
+            raise UserError(f"--task-config.{next(iter(asked.task_config))}: a run keeps its own: leave it out")
         run = run_folder.open_run(asked.run)
         target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
     else:
         modules.use([asked.run] if ":" in asked.run else [])  # the user names it here
-        target = registry.lookup(asked.run, asked.simulator)
+        changes = registry.task_config_of(asked.run, asked.simulator, asked.task_config)
+        target = registry.lookup(asked.run, asked.simulator, changes)
     if agent == "policy":
         agent = load_policy(asked.run)
     if target.jax:

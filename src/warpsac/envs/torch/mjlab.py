@@ -18,6 +18,7 @@ import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import overrides
 from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
@@ -33,6 +34,13 @@ TERRAIN = ("terrain_levels", "terrain_types")  # row and column of each robot on
 PACKAGES = ["mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "unitree_rl_mjlab"]
 # Packages with tasks that MJLab does not find by itself: distribution -> module that registers them.
 TASK_PACKAGES = {"unitree_rl_mjlab": "src.tasks"}
+# Settings of a task's own config that are not for `task_config`: what to do instead.
+GOVERNED = {
+    "scene.num_envs": "use --env.num-envs",
+    "seed": "use --seeds",
+    "auto_reset": "ended episodes are reset by warpsac",
+    "commands.motion.motion_file": "use --motion",
+}
 # A step is a thousand small operations, which the host can barely launch as fast as a GPU runs them: each is faster
 # without autograd. Tensors made in this mode may only be changed in it, so everything that changes them is marked.
 _INFERENCE = torch.inference_mode()
@@ -192,11 +200,13 @@ def task_names() -> list[str]:
 
 
 def settings_of(target: Target) -> Any:
-    """MJLab's own settings of a task."""
+    """MJLab's own settings of a task, changed as `task_config` says."""
     task, known = target.id, task_names()
     registry = importlib.import_module("mjlab.tasks.registry")
     if task in known:
-        return registry.load_env_cfg(task)
+        settings = registry.load_env_cfg(task)
+        overrides.apply(settings, target.overrides, target.name, GOVERNED)
+        return settings
     if task.startswith("Unitree-"):
         raise UserError(
             f"{task} is a task of unitree_rl_mjlab, for mjlab 1.2.0: install a checkout with pip install -e"
