@@ -4,7 +4,7 @@ contract         EnvSpec, HostEnv, JaxEnv: all that the rest of the package know
 observations     named parts of an observation -> one stored vector; kinds: what a user's object is
 registry         task name -> family -> environments; simulators are imported only when needed
 tasks            the table of benchmark tasks; published: the published results on them
-task_list, check `warpsac tasks` and `warpsac check-env`
+task_list, check `warpsac tasks` and `warpsac check-env`; findings: what it says
 deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models
 drawing          pictures of MuJoCo-based environments
 host/ jax/ torch/ probes/   the families, by how they are stepped; toy tasks with known values
