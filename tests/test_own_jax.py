@@ -119,6 +119,9 @@ def test_actor_and_critic_may_see_different_groups() -> None:
         observation_groups = {"actor": "place", "critic": ("twice",)}  # noqa: RUF012
 
     assert made(Chosen).spec.views == ObsViews(2, 1, critic_start=1)
+    assert made(Chosen, actor_obs=("place", "twice")).spec.terms == (("place", 1), ("twice", 1))  # settings come first
+    with pytest.raises(UserError, match=r"env\.success_key = 'won': the info of step has no such key; it has success"):
+        made(Walk, success_key="won")
 
 
 def test_staggered_starts() -> None:
@@ -306,7 +309,7 @@ def stepping(*returned: Any) -> Any:
         (like(control_hz=-1), "control_hz = -1: must be above 0"),
         (like(observation_size=4), "observation_size is 4, but reset observes 3"),
         (like(Walk, observation_size={"place": 2, "twice": 1}), "observation_size is 2, but reset observes 1"),
-        (like(reset=lambda self, key: jnp.zeros(3)), r"reset returns \w+: it must return \(state, observation\)"),
+        (like(reset=lambda self, key: jnp.zeros(3)), r"reset returns an array: it must return \(state, observation\)"),
         (like(reset=lambda self, key: (0.0, "x")), "reset observes str: must be a vector of numbers"),
         (like(reset=lambda self, key: (0.0, jnp.zeros((4, 4, 3)))), "learns from state, not from images"),
         (like(reset=lambda self, key: ("x", jnp.zeros(3))), "reset cannot be traced by JAX: TypeError: "),
@@ -344,13 +347,14 @@ def test_a_good_environment_has_no_problem() -> None:
     assert {level for level, _ in everything} == {"ok"}
     text = "\n".join(text for _, text in everything)
     for part in (
-        "observation: 2 numbers (twice 1, place 1)",
-        "action: 1 numbers in [0, 2]",
+        "observation: 2 numbers",
+        "in order: twice 1, place 1",
+        "action: 1 number in [0, 2]",
         "after 4 steps",
         "10 control steps a second",
-        "step reports success",
+        "steps say whether the task is solved",
         "are pure",
-        "the same key gives the same episodes",
+        "the same seed gives the same episodes",
         "episodes ended (",
         "pictures of 12 x 8",
     ):

@@ -143,8 +143,8 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "full_reset": ("playground", "jax"),
     **dict.fromkeys(("cameras", "motion"), ("mjlab", "sim2real")),
     "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
-    "success_key": ("mujoco", "gymnasium"),
-    **dict.fromkeys(("actor_obs", "critic_obs"), ("gymnasium",)),
+    "success_key": ("mujoco", "gymnasium", "jax"),
+    **dict.fromkeys(("actor_obs", "critic_obs"), ("gymnasium", "jax")),
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import JaxEnv
-from warpsac.envs.findings import Finding
+from warpsac.envs.findings import NO_SUCCESS, Finding, of_spec, reproduced, timed
 from warpsac.envs.jax import own
 from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
@@ -45,26 +45,11 @@ def findings(target: Target, config: EnvConfig) -> list[Finding]:
 
 def _described(env: JaxEnv) -> Iterator[Finding]:
     spec = env.spec
-    views, low, high = spec.views, spec.action_low, spec.action_high
-    yield Finding("ok", f"observation: {views.actor_dim} numbers{_named(spec.terms)}")
-    if views.critic_start or views.obs_dim != views.actor_dim:
-        yield Finding("ok", f"the critic sees {views.critic_dim} numbers of its own")
-    same = len(set(low)) == 1 and len(set(high)) == 1
-    bounds = f"[{low[0]:g}, {high[0]:g}]" if same else "bounds of their own"
-    yield Finding("ok", f"action: {spec.action_dim} numbers in {bounds}, rescaled from [-1, 1]")
-    if views.obs_dim > 10_000:
-        yield Finding("note", "observation is very large: warpsac learns from state, not from images")
-    yield Finding("ok", f"episodes are truncated after {spec.episode_limit} steps")
-    rate = (
-        f"{spec.control_hz:g} control steps a second" if spec.control_hz else "no control rate: videos show 30 a second"
-    )
-    yield Finding("ok", rate)
-    yield Finding("ok", "step reports success" if spec.has_success else "step reports no success (is_success, success)")
-    yield Finding("ok", "its state is arrays of fixed types, so resume is exact and nothing is compiled twice")
-
-
-def _named(terms: tuple[tuple[str, int], ...]) -> str:
-    return f" ({', '.join(f'{name} {size}' for name, size in terms)})" if terms else ""
+    yield from of_spec(spec)
+    rate = f"{spec.control_hz:g} control steps" if spec.control_hz else "no control rate: videos show 30 steps"
+    yield Finding("ok", f"{rate} a second")
+    yield Finding("ok", "steps say whether the task is solved") if spec.has_success else NO_SUCCESS
+    yield Finding("ok", "its state is arrays of fixed types: resume is exact, and nothing is compiled twice")
 
 
 # --- purity
@@ -133,19 +118,11 @@ def _behaviour(env: JaxEnv) -> Iterator[Finding]:
     started = time.perf_counter()
     again_obs, again = jax.device_get(roll(jax.random.key(0)))
     seconds = time.perf_counter() - started
-    yield Finding("ok", f"{STEPS} random steps of {ENVS} environments at {seconds / STEPS * 1e6:.0f} microseconds each")
+    yield timed(STEPS, seconds / STEPS, ENVS)
     faults = int(np.sum(steps.faulty))
     if faults:
-        text = f"{faults} of {STEPS * ENVS} steps are not finite: such steps are never learned from"
-        yield Finding("problem", text)
-    same = all(
-        np.array_equal(a, b) for a, b in zip(jax.tree.leaves((first_obs, steps)), jax.tree.leaves((again_obs, again)))
-    )
-    yield (
-        Finding("ok", "the same key gives the same episodes")
-        if same
-        else Finding("note", "the same key gives other episodes: results cannot be reproduced")
-    )
+        yield Finding("problem", f"{faults} of {STEPS * ENVS} steps are not finite: such steps are never learned from")
+    yield reproduced(all(map(np.array_equal, jax.tree.leaves((first_obs, steps)), jax.tree.leaves((again_obs, again)))))
     yield from _starts(env, np.asarray(first_obs), steps)
 
 

@@ -21,7 +21,7 @@ from warpsac.envs.jax.single import Single, Taken, adapted, without_training_wra
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
-from warpsac.envs.observations import Layout, Sizes, layout_of
+from warpsac.envs.observations import Groups, Layout, Sizes, groups_of, layout_of
 from warpsac.errors import UserError
 from warpsac.types import Array, StepResult
 
@@ -53,7 +53,7 @@ class OwnEnvs(JaxEnv):
 
     def __init__(self, task: str, single: Single, num_envs: int, config: EnvConfig):
         self._single, self._stagger = single, config.stagger
-        traced = trace(single)
+        traced = trace(single, groups_of(single.made, config))
         self._layout = traced.layout
         self._limit = single.limit
         low, high = (np.asarray(bound, np.float32) for bound in single.bounds)
@@ -148,13 +148,13 @@ def of_made(task: str, made: Any, num_envs: int, config: EnvConfig) -> JaxEnv:
         from warpsac.envs.jax.playground import of_own
 
         return of_own(task, made, num_envs, config)
-    return OwnEnvs(task, adapted(made, config.episode_limit), num_envs, config)
+    return OwnEnvs(task, adapted(made, config), num_envs, config)
 
 
 # --- what an environment returns
 
 
-def trace(single: Single) -> Traced:
+def trace(single: Single, groups: Groups | None) -> Traced:
     """Sizes and types; a UserError with one line on the first thing that does not fit."""
     found: list[Sizes] = []
 
@@ -178,7 +178,7 @@ def trace(single: Single) -> Traced:
     if taken.reward.shape != ():
         raise UserError(f"reward has shape {taken.reward.shape}: step is for one environment, so it must be a number")
     require_same_types(state, taken.state)
-    return Traced(layout_of(sizes, getattr(single.made, "observation_groups", None)), state, taken)
+    return Traced(layout_of(sizes, groups), state, taken)
 
 
 def sizes_of(obs: Any, function: str) -> Sizes:

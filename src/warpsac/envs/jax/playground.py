@@ -29,7 +29,7 @@ from warpsac.envs.jax.playground_tasks import missing as missing
 from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.names import Target
-from warpsac.envs.observations import Layout, layout_of
+from warpsac.envs.observations import Groups, Layout, groups_of, layout_of
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult
 
@@ -94,7 +94,7 @@ class PlaygroundEnvs:
         own = env.unwrapped._config
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
-        self._layout = _layout(env, traced.obs)
+        self._layout = _layout(env, traced.obs, groups_of(env, config))
         self._picture = Picture(self._env.mj_model, ["track"])
         self._first_env = FirstEnvironment()
         self.spec = EnvSpec(
@@ -264,13 +264,13 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
     return -high, high
 
 
-def _layout(env: Any, observation: Any) -> Layout:
+def _layout(env: Any, observation: Any, groups: Groups | None) -> Layout:
     """Of Playground's two groups the actor's is often the leading part of the critic's: it is stored once."""
     if not isinstance(observation, Mapping):
-        return layout_of(observation.shape[-1])
+        return layout_of(observation.shape[-1], groups)
     sizes = {name: part.shape[-1] for name, part in observation.items()}
-    if not {"state", "privileged_state"} <= set(sizes):
-        return layout_of(sizes, getattr(env, "observation_groups", None))
+    if groups or not {"state", "privileged_state"} <= set(sizes):
+        return layout_of(sizes, groups)
     actor, critic = sizes["state"], sizes["privileged_state"]
     terms = (("state", actor),)
     if _is_prefix(env):

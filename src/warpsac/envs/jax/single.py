@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from warpsac.config.provenance import installed_versions
+from warpsac.config.schema import EnvConfig
 from warpsac.envs.drawing import Picture
 from warpsac.envs.observations import Sizes
 from warpsac.errors import UserError
@@ -81,13 +82,13 @@ class Single(Protocol):
     def render(self, state: Any) -> np.ndarray: ...
 
 
-def adapted(made: Any, limit: int | None) -> Single:
-    """A user's object in this form, with another step limit if one is given; a UserError names what is missing."""
+def adapted(made: Any, config: EnvConfig) -> Single:
+    """A user's object in this form; a UserError names what is missing."""
     if any(base.__module__.startswith("brax.") for base in type(made).__mro__):
-        return BraxEnv(made, limit)
+        return BraxEnv(made, config)
     if hasattr(made, "default_params"):
-        return GymnaxEnv(made, limit)
-    return OwnEnv(made, limit)
+        return GymnaxEnv(made, config)
+    return OwnEnv(made, config)
 
 
 def without_training_wrappers(made: Any) -> tuple[Any, int | None]:
@@ -114,18 +115,18 @@ def without_training_wrappers(made: Any) -> tuple[Any, int | None]:
 class OwnEnv:
     """A class of a user's own: see the module's docstring."""
 
-    def __init__(self, made: Any, limit: int | None):
+    def __init__(self, made: Any, config: EnvConfig):
         missing = [name for name in ("reset", "step", "action_size") if not hasattr(made, name)]
         if missing:
             raise UserError(
                 f"{type(made).__name__} has no {missing[0]}: an environment in JAX has reset, step, action_size"
             )
-        self.made = made
+        self.made, self._success_key = made, config.success_key
         self.declared = getattr(made, "observation_size", None)
         size = whole(made.action_size, "action_size")
         self.bounds = bounds_of(getattr(made, "action_low", -1.0), getattr(made, "action_high", 1.0), size)
         own = getattr(made, "episode_limit", None)
-        self.limit = limit or (DEFAULT_LIMIT if own is None else whole(own, "episode_limit"))
+        self.limit = config.episode_limit or (DEFAULT_LIMIT if own is None else whole(own, "episode_limit"))
         self.control_hz = _rate(getattr(made, "control_hz", None))
         self.versions: dict[str, str] = {}
 
@@ -149,7 +150,7 @@ class OwnEnv:
             reward=returned[2],
             terminated=flag(returned[3], "terminated"),
             truncated=flag(info.get("truncated", False), "truncated"),
-            success=success_in(info),
+            success=success_in(info, self._success_key),
         )
 
     def render(self, state: Any) -> np.ndarray:
@@ -161,11 +162,11 @@ class OwnEnv:
 class BraxEnv:
     """A brax.envs.Env. The whole of its state is carried: tasks keep commands and counters in it."""
 
-    def __init__(self, made: Any, limit: int | None):
-        self.made = made
+    def __init__(self, made: Any, config: EnvConfig):
+        self.made, self._success_key = made, config.success_key
         self.declared: Sizes | None = None  # its observation_size would run a reset, uncompiled
         self.bounds = bounds_of(-1.0, 1.0, whole(made.action_size, "action_size"))
-        self.limit = limit or DEFAULT_LIMIT
+        self.limit = config.episode_limit or DEFAULT_LIMIT
         self.control_hz = 1.0 / float(made.dt) if hasattr(made, "sys") else None
         self.versions = installed_versions(["brax"])
         self._picture: Picture | None = None
@@ -176,7 +177,7 @@ class BraxEnv:
 
     def step(self, key: Array, state: Any, action: Array) -> Taken:
         state = self.made.step(state.replace(done=jnp.zeros_like(state.done)), action)
-        success = success_in({**state.info, **state.metrics})
+        success = success_in({**state.info, **state.metrics}, self._success_key)
         return Taken(state, state.obs, state.reward, flag(state.done, "done"), jnp.zeros((), bool), success)
 
     def render(self, state: Any) -> np.ndarray:
@@ -195,20 +196,20 @@ class BraxEnv:
 class GymnaxEnv:
     """An environment like those of gymnax. Its own `step` resets by itself; the functions under it do not."""
 
-    def __init__(self, made: Any, limit: int | None):
+    def __init__(self, made: Any, config: EnvConfig):
         missing = [name for name in ("reset_env", "step_env", "action_space") if not hasattr(made, name)]
         if missing:
             raise UserError(
                 f"{type(made).__name__} has no {missing[0]}: a gymnax environment has reset_env and step_env"
             )
-        self.made = made
+        self.made, self._success_key = made, config.success_key
         self.declared: Sizes | None = None
         params = made.default_params
         own = getattr(params, "max_steps_in_episode", None)
-        if limit is not None and own is not None:
-            params = params.replace(max_steps_in_episode=limit)
+        if config.episode_limit is not None and own is not None:
+            params = params.replace(max_steps_in_episode=config.episode_limit)
         self._params = params
-        self.limit = limit or (DEFAULT_LIMIT if own is None else whole(own, "max_steps_in_episode"))
+        self.limit = config.episode_limit or (DEFAULT_LIMIT if own is None else whole(own, "max_steps_in_episode"))
         space = made.action_space(params)
         if not hasattr(space, "low"):
             raise UserError(f"action space is {type(space).__name__}: actions must be continuous (Box)")
@@ -230,7 +231,9 @@ class GymnaxEnv:
             late = jnp.asarray(state.time >= self._params.max_steps_in_episode)
         # Before gymnax 1.0 `done` was also set at the step limit.
         separate = hasattr(self.made, "is_truncated")
-        return Taken(state, obs, reward, ended if separate else ended & ~late, late, success_in(info))
+        return Taken(
+            state, obs, reward, ended if separate else ended & ~late, late, success_in(info, self._success_key)
+        )
 
     def render(self, state: Any) -> np.ndarray:
         raise UserError(f"{type(self.made).__name__}: gymnax environments give no pictures here")
@@ -239,9 +242,12 @@ class GymnaxEnv:
 # --- values that users write
 
 
-def success_in(info: Mapping[str, Any]) -> Array | None:
+def success_in(info: Mapping[str, Any], named: str | None) -> Array | None:
     """Whether the task is solved, where the environment says so."""
-    for key in SUCCESS_KEYS:
+    if named is not None and named not in info:
+        known = f"it has {', '.join(map(str, info))}" if info else "it is empty"
+        raise UserError(f"env.success_key = '{named}': the info of step has no such key; {known}")
+    for key in SUCCESS_KEYS if named is None else (named,):
         if key in info:
             return flag(info[key], key)
     return None
@@ -283,4 +289,6 @@ def _rate(value: Any) -> float | None:
 
 
 def _shown(value: Any) -> str:
-    return f"{len(value)} values" if isinstance(value, Sequence) else type(value).__name__
+    if isinstance(value, Sequence):
+        return f"{len(value)} values"
+    return "an array" if hasattr(value, "shape") else type(value).__name__
