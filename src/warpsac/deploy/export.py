@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shlex
@@ -17,11 +18,14 @@ import tyro
 
 from warpsac.agents.ppo import learner as ppo
 from warpsac.deploy import describe, onnx_graph
+from warpsac.deploy.sim2sim.follow import follow
 from warpsac.deploy.sim2sim.policy import open_session
+from warpsac.deploy.sim2sim.reference import Reference
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
 from warpsac.envs import contract, modules, registry
-from warpsac.envs.deploy_contract import ASSETS, Deployment
+from warpsac.envs.deploy_contract import ASSETS, Deployment, Motion
+from warpsac.envs.motion import read_clip
 from warpsac.envs.registry import has_effect
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
@@ -119,7 +123,7 @@ def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | N
         return None, f"none is known for {folder.config.task}"
     robot = dataclasses.replace(found.robot, scene=SCENE if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
-    return Deployment(robot, found.scene), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+    return Deployment(robot, found.scene, found.clips), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
 
 
 def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:
@@ -207,7 +211,8 @@ def recorded_observations(
     that cannot be made either, they are drawn with the mean and spread of training.
     """
     if deployment and deployment.scene:
-        return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+        how = "following the motion" if deployment.robot.motion else "under four commands"
+        return _from_scene(deployment, act), f"recorded in plain MuJoCo, {how}"
     task = folder.config.task
     try:
         target = registry.target_of(folder.config)
@@ -228,12 +233,24 @@ def recorded_observations(
 def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     assert deployment.scene is not None
     robot = deployment.robot
+    if robot.motion:
+        return _from_motion(deployment, robot.motion, act)
     simulated = Simulated(deployment.scene.load(), robot)
     seconds = RECORDED / len(_COMMANDS) / robot.control_hz
     rows: list[np.ndarray] = []
     for parts in _COMMANDS:
         order = np.array(parts) * np.array(robot.command_high)
         walk(simulated, act, order, seconds, lambda step, obs: rows.append(obs))
+    return np.stack(rows)
+
+
+def _from_motion(deployment: Deployment, motion: Motion, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    assert deployment.scene is not None
+    hz = deployment.robot.control_hz
+    clip = read_clip(io.BytesIO(deployment.clips[motion.files[0]]))
+    simulated = Simulated(deployment.scene.load(), deployment.robot, Reference(clip, motion))
+    rows: list[np.ndarray] = []
+    follow(simulated, act, RECORDED / hz, lambda step, obs: rows.append(obs))
     return np.stack(rows)
 
 
@@ -256,6 +273,7 @@ def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deploymen
         folder = PurePosixPath(SCENE).parent / ASSETS
         files |= {SCENE: deployment.scene.xml.encode()}
         files |= {str(folder / name): data for name, data in deployment.scene.assets.items()}
+    files |= deployment.clips if deployment else {}
     unfinished = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
         with require_writable(target):

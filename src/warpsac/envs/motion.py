@@ -10,7 +10,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def fingerprint(path: Path | str) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def read_clip(path: Path | str) -> Clip:
+def read_clip(path: Path | str | BinaryIO) -> Clip:
     """A clip whose arrays fit each other; a UserError in one line for any other file."""
     try:
         with np.load(path, allow_pickle=False) as content:
@@ -83,7 +83,7 @@ def read_clip(path: Path | str) -> Clip:
     return Clip(**{name: array.astype(np.float32) for name, array in arrays.items()}, fps=fps)
 
 
-def _require_fit(clip: Clip, path: Path | str) -> None:
+def _require_fit(clip: Clip, path: Any) -> None:
     for name in ARRAYS:
         array = getattr(clip, name)
         if array.dtype.kind not in "fiu":

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def follow(task: str, settings: Any, motion: str | None) -> str | None:
     # MJLab reads it with numpy, which takes an open file too.
     values["motion_file"] = str(clip_files(motion)[0]) if len(clips) == 1 else _in_memory(joined(clips))
     lengths = tuple(clip.frames for clip in clips)
-    settings.commands[name] = own(**values, clip_lengths=lengths)
+    settings.commands[name] = own(**values, clips=tuple(map(str, clip_files(motion))), clip_lengths=lengths)
     return name
 
 
@@ -75,6 +76,13 @@ def sampling_of(command: Any) -> dict[str, np.ndarray]:
 def take_up_sampling(command: Any, failures: np.ndarray) -> None:
     if failures.shape == tuple(command.bin_failed_count.shape):  # else the motion is another one
         command.bin_failed_count = torch.as_tensor(failures, device=command.bin_failed_count.device)
+
+
+def exported(clips: Sequence[str]) -> dict[str, bytes]:
+    """The files of the clips by the names that they have next to an exported policy."""
+    if len(clips) == 1:
+        return {"motion.npz": Path(clips[0]).read_bytes()}
+    return {f"motion/{Path(clip).name}": Path(clip).read_bytes() for clip in clips}
 
 
 def _in_memory(clip: Clip) -> io.BytesIO:
@@ -129,6 +137,7 @@ def _classes() -> tuple[Any, Any]:
 
     @dataclasses.dataclass(kw_only=True)
     class ClipsCommandCfg(MotionCommandCfg):
+        clips: tuple[str, ...]
         clip_lengths: tuple[int, ...]
 
         def build(self, env: Any) -> ClipsCommand:
