@@ -1,8 +1,8 @@
 """Your own environments on torch tensors: many carts on rails, stepped together on the learner's device.
 
-    python examples/own_torch_env.py                                    train for a moment, here
-    warpsac check-env own_torch_env:Carts                               from this folder
-    warpsac train own_torch_env:Carts --env.num-envs 1024               on a GPU
+python examples/own_torch_env.py                                    train for a moment, here
+warpsac check-env own_torch_env:Carts                               from this folder
+warpsac train own_torch_env:Carts --env.num-envs 1024               on a GPU
 """
 
 from __future__ import annotations

@@ -232,9 +232,10 @@ def _in_module(module: str, bare: str, simulator: str | None, overrides: Mapping
         return [Target(task.name, task.family, task)]
     in_suite = find_in_suites(bare)
     found = [Target(in_suite[1], in_suite[0], None)] if in_suite and _is_asked(in_suite[0], simulator) else []
+    suite = ("gymnasium", found[0].family) if found else ()  # suites register with gymnasium
     for family, package in REGISTRIES.items():
-        asked = family == simulator if simulator else package in sys.modules and not found
-        if asked and bare in task_names(family):
+        asked = family == simulator if simulator else package in sys.modules
+        if asked and family not in suite and bare in task_names(family):
             found.append(Target(name, family, None))
     factory = getattr(loaded, bare, None) if bare.isidentifier() else None
     if callable(factory) and simulator in (None, *OWN_FAMILIES):

@@ -41,7 +41,12 @@ def _withdrawn(env_id: str) -> bool:
 
 def task_names() -> list[str]:
     """Those of a simulator that registers here too are that simulator's."""
-    return [name for name in registered_ids() if ISAAC_SETTINGS not in gymnasium.registry[name].kwargs]
+    return [name for name in registered_ids() if not _of_a_simulator(gymnasium.registry[name])]
+
+
+def _of_a_simulator(entry: RegistryEntry) -> bool:
+    maker = getattr(entry.entry_point, "func", entry.entry_point)  # ManiSkill's is a partial function
+    return ISAAC_SETTINGS in entry.kwargs or str(getattr(maker, "__module__", "")).startswith("mani_skill")
 
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:

@@ -47,7 +47,7 @@ class OwnTorchEnvs(TorchEnvs):
             raise UserError(f"{target.name}: has no {missing[0]}; the contract is in docs/own-tasks.md")
         if made.num_envs != num_envs:
             raise UserError(
-                f"{target.name}: made {made.num_envs} environments instead of {num_envs}: take `num_envs` as a parameter"
+                f"{target.name}: made {made.num_envs} environments instead of {num_envs}: it must take `num_envs`"
             )
         self._made = made
         self._layout = layout_of(made.observation_size, getattr(made, "observation_groups", None))
