@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
@@ -54,6 +55,8 @@ class ExportOptions:
     """Leave out the description of the task's robot, if its files are not available."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """The clip, or the folder of clips, that a tracking policy follows; default: that of training."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
@@ -68,7 +71,7 @@ class Exported(NamedTuple):
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
-    done = export(asked.run, asked.out, asked.without_robot)
+    done = export(asked.run, asked.out, asked.without_robot, asked.motion)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
@@ -81,9 +84,13 @@ def command(asked: ExportOptions) -> int:
     return 0
 
 
-def export(run: Path | str, out: Path | str | None = None, without_robot: bool = False) -> Exported:
+def export(
+    run: Path | str, out: Path | str | None = None, without_robot: bool = False, motion: str | None = None
+) -> Exported:
     """Write the newest policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = run_folder.open_run(run), load_policy(run)
+    if note := None if without_robot else folder.follow(motion):
+        print(note, file=sys.stderr)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")

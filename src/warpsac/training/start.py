@@ -13,7 +13,7 @@ from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import modules, registry
+from warpsac.envs import modules, motion, registry
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
@@ -56,7 +56,8 @@ def resume(
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-        with prepared(config, resumed=runs, checkpoints=checkpoints) as loop:
+        changed = {note for run in runs if (note := run.follow())}
+        with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
             return loop.run()
 
 
@@ -87,6 +88,8 @@ def prepared(
         driver, placement = make_driver(config, to_close, resumed is not None)
         meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
         meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
+        if config.env.motion is not None:
+            meta[run_folder.MOTION] = motion.fingerprint(config.env.motion)
         meta |= {"task_source": source} if (source := modules.source_of(config.task)) else {}
         runs = resumed or [
             run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta)
