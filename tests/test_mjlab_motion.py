@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,25 +17,24 @@ from runs import tiny
 from warpsac import cli
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry
-from warpsac.envs.motion import ARRAYS, read_clip
+from warpsac.envs.motion import ARRAYS, ERRORS, read_clip
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles
 from warpsac.training import start as training
 
-mjlab = pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
-import importlib.metadata
-
+pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
 from warpsac.deploy.sim2sim.reference import Reference
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.envs.torch import mjlab_motion
 
-if importlib.metadata.version("mjlab").startswith("1.2."):
-    pytest.skip("motion tracking needs mjlab 1.6", allow_module_level=True)
-
 # MJLab and what it imports warn about themselves.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
+pytestmark = [
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("no_pictures"),
+    pytest.mark.skipif(importlib.metadata.version("mjlab").startswith("1.2."), reason="tracking needs mjlab 1.6"),
+]
 
 TASK = "Mjlab-Tracking-Flat-Unitree-G1"
 FRAMES = 50  # of the short clip, at 50 Hz
@@ -147,7 +147,7 @@ def test_several_clips_stay_apart_and_are_evaluated_in_turn(clips: str) -> None:
     taken = env.recv()
     assert taken.result.truncated.tolist() == [True, False, True]
     assert command.time_steps.tolist() == [31, 32, 31]  # episodes 3, 1 and 5: clips 3 % 2 and 5 % 2
-    assert set(taken.metrics) == {f"error_{name}" for name in mjlab_motion.ERRORS}
+    assert set(taken.metrics) == set(ERRORS)
     assert all(values.shape == (3,) and np.isfinite(values).all() for values in taken.metrics.values())
     env.reset(0)
     assert command.time_steps.tolist() == [1, 31, 1]
@@ -164,10 +164,13 @@ def test_the_learned_choice_of_frames_continues(simulator: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    ("change", "message"),
     [
         ({}, "follows a recorded motion: name a clip, or a folder of clips, with --motion clip.npz"),
-        ({"joint_pos": (FRAMES, 12), "joint_vel": (FRAMES, 12)}, "has 12 joints, the robot 29: it was made for another"),
+        (
+            {"joint_pos": (FRAMES, 12), "joint_vel": (FRAMES, 12)},
+            "has 12 joints, the robot 29: it was made",
+        ),
         ({"fps": 30.0}, "has 30 frames a second, the task 50: convert it again"),
     ],
 )
@@ -225,8 +228,8 @@ def test_the_contract_observes_what_the_environment_observes(clip: str) -> None:
         env.sim.forward()
         command.update_relative_body_poses()
         command._update_metrics()
-        for name in mjlab_motion.ERRORS:
-            assert world.errors[f"error_{name}"] == pytest.approx(float(command.metrics[f"error_{name}"][0]), abs=1e-3)
+        for name in ERRORS:
+            assert world.errors[name] == pytest.approx(float(command.metrics[name][0]), abs=1e-3)
         command._update_command()
         env.sim.sense()
     simulator.close()

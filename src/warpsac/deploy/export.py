@@ -130,7 +130,8 @@ def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | N
         return None, f"none is known for {folder.config.task}"
     robot = dataclasses.replace(found.robot, scene=SCENE if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
-    return Deployment(robot, found.scene, found.clips), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+    known += f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else ""
+    return found._replace(robot=robot), known
 
 
 def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:

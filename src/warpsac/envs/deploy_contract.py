@@ -164,12 +164,12 @@ class Robot:
         sizes = {"gait_phase": 2 * clocks, "joint_pos_rel": count, "joint_vel_rel": count, "last_action": count}
         sizes |= {"motion_command": 2 * len(self.motion.joints) if self.motion else 0, "motion_anchor_ori_b": 6}
         for term in self.observation:
+            follows = term.name.startswith("motion_") and not term.function
+            _require(bool(self.motion) or not follows, "motion", f"must be there, as the policy observes {term.name}")
             _require_valid(term, sizes.get(term.name, 3))
             commanded = term.name == "velocity_commands" and not term.function
             missing = commanded and not self.command_low
             _require(not missing, "command_low", "must have 3 numbers, as the policy observes velocity_commands")
-            lost = self.motion is None and term.name.startswith("motion_") and not term.function
-            _require(not lost, "motion", f"must be there, as the policy observes {term.name}")
         if self.motion:
             known = {self.motion.anchor, self.base, *self.motion.tracked} <= set(self.motion.bodies)
             _require(known, "motion", "must have the base, the anchor and the tracked bodies among its bodies")

@@ -36,6 +36,15 @@ class Clip(NamedTuple):
 
 
 ARRAYS = Clip._fields[:-1]
+# How far a robot is from its reference, and in which unit: over all joints, on average over the bodies.
+ERRORS = {
+    "error_anchor_pos": "m",
+    "error_anchor_rot": "rad",
+    "error_body_pos": "m",
+    "error_body_rot": "rad",
+    "error_joint_pos": "rad",
+    "error_joint_vel": "rad/s",
+}
 _LAST_AXIS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
 
 
@@ -121,4 +130,4 @@ def read_clips(path: Path | str, joints: int, bodies: int, hz: float) -> list[Cl
 
 def joined(clips: Sequence[Clip]) -> Clip:
     """All clips one after the other."""
-    return Clip(*(np.concatenate([getattr(clip, name) for clip in clips]) for name in ARRAYS), fps=clips[0].fps)
+    return Clip(**{name: np.concatenate([getattr(clip, name) for clip in clips]) for name in ARRAYS}, fps=clips[0].fps)

@@ -18,11 +18,10 @@ from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.robot import load_scene, require_mujoco
 from warpsac.deploy.sim2sim.walk import SETTLING_SECONDS, Each, Walk, film, prepare_to_draw, walk
 from warpsac.envs.deploy_contract import Robot
+from warpsac.envs.motion import ERRORS
 from warpsac.errors import UserError
 
 LONGEST_SECONDS = 3600.0
-ERRORS = {"anchor_pos": "m", "anchor_rot": "rad", "body_pos": "m", "body_rot": "rad", "joint_pos": "rad",
-          "joint_vel": "rad/s"}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _outside(asked: tuple[float, float, float], robot: Robot) -> str | None:
 
 def _show(found: dict[str, Any]) -> None:
     console = Console()
-    console.print(_errors_table(found) if "error_anchor_pos" in found else _velocity_table(found))
+    console.print(_errors_table(found) if "command" not in found else _velocity_table(found))
     if "command" in found and "velocity" not in found:
         console.print(
             f"velocities: not evaluated, as it never walked for more than {SETTLING_SECONDS:g} s after a start"
@@ -120,7 +119,7 @@ def _errors_table(found: dict[str, Any]) -> Table:
     table.add_column("mean error")
     table.add_column("", justify="right")
     for name, unit in ERRORS.items():
-        table.add_row(name.replace("_", " "), f"{found[f'error_{name}']:.3f} {unit}")
+        table.add_row(name.removeprefix("error_").replace("_", " "), f"{found[name]:.3f} {unit}")
     return table
 
 

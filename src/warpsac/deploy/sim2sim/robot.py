@@ -141,7 +141,7 @@ class Simulated:
         motion, clip, qpos, qvel = reference.motion, reference.clip, data.qpos, data.qvel
         base, frame = motion.bodies.index(self.robot.base), min(frame, clip.frames - 1)
         first, dof = self._root, self.model.body_dofadr[self.base]
-        qpos[first : first + 3], qpos[first + 3 : first + 7] = clip.body_pos_w[frame, base], clip.body_quat_w[frame, base]
+        qpos[first : first + 7] = np.concatenate([clip.body_pos_w[frame, base], clip.body_quat_w[frame, base]])
         qvel[dof : dof + 3] = clip.body_lin_vel_w[frame, base]
         # A free joint turns in its own frame.
         qvel[dof + 3 : dof + 6] = matrix_of(clip.body_quat_w[frame, base]).T @ clip.body_ang_vel_w[frame, base]

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from warpsac.envs.motion import ARRAYS, Clip, clip_files, joined, read_clips
+from warpsac.envs.motion import ARRAYS, ERRORS, Clip, clip_files, joined, read_clips
 from warpsac.errors import UserError
 
 Tensor = Any  # torch.Tensor
-ERRORS = ("anchor_pos", "anchor_rot", "body_pos", "body_rot", "joint_pos", "joint_vel")  # shown by an evaluation
 
 
 def command_of(settings: Any) -> str | None:
@@ -65,7 +64,7 @@ def start_at_the_beginning(command: Any) -> None:
 
 def errors_of(command: Any) -> dict[str, Tensor]:
     """How far each robot was from its reference in the last step."""
-    return {f"error_{name}": command.metrics[f"error_{name}"].clone() for name in ERRORS}
+    return {name: command.metrics[name].clone() for name in ERRORS}
 
 
 def sampling_of(command: Any) -> dict[str, np.ndarray]:
