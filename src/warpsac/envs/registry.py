@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import motion
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup
 from warpsac.envs.tasks import EXTRAS
@@ -160,8 +159,6 @@ def require_effect(config: Config) -> None:
         value = getattr(config.env, name)
         if not has_effect(target.family, name) and value not in (getattr(defaults, name), *ALWAYS_TRUE.get(name, ())):
             raise ConfigError(f"env.{name}", value, f"has no effect on {target.name}: leave it out")
-    if config.env.motion is not None:
-        motion.clip_files(config.env.motion)  # before a simulator is imported
 
 
 def require_no_task(name: str, way_out: str) -> None:

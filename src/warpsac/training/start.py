@@ -33,6 +33,8 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = validate(config)
     registry.require_effect(config)
+    if config.env.motion is not None:
+        motion.clip_files(config.env.motion)  # before a simulator is imported
     with prepared(config, notes) as loop:
         modules.remember(config.task)
         return loop.run()

@@ -26,8 +26,7 @@ LONGEST_SECONDS = 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class Sim2SimOptions:
-    """Run an exported policy alone on plain MuJoCo, under a commanded velocity or following its recorded motion; exit
-    code 1: it fell."""
+    """Run an exported policy on plain MuJoCo, under a command or along its motion; exit code 1: it fell."""
 
     policy: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="POLICY.onnx")]
     """policy.onnx of an exported folder."""
