@@ -7,6 +7,7 @@ tasks            the table of benchmark tasks; published: the published results 
 task_list, check `warpsac tasks` and `warpsac check-env`
 deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models
 drawing          pictures of MuJoCo-based environments
+motion           recorded motions that robots follow; motion_convert: `warpsac motion`
 host/ jax/ torch/ probes/   the families, by how they are stepped; toy tasks with known values
 
 Imports config only. Learners and replay never import it, except for the contract's types.

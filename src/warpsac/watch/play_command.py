@@ -52,6 +52,7 @@ def command(asked: PlayOptions) -> int:
     devices.use_compilation_cache()
     modules.use(asked.module)
     agent: Any = asked.agent
+    env: EnvConfig | None = None
     out = Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
     if agent == "policy":
         registry.require_no_task(asked.run, "to see it untrained: --agent zero or random")
@@ -62,7 +63,8 @@ def command(asked: PlayOptions) -> int:
         target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
     else:
         modules.use([asked.run] if ":" in asked.run else [])  # the user names it here
-        target, env = registry.lookup(asked.run, asked.simulator), EnvConfig(motion=asked.motion)
+        target = registry.lookup(asked.run, asked.simulator)
+        env = EnvConfig(motion=asked.motion) if asked.motion else None
     if agent == "policy":
         agent = load_policy(asked.run)
     if target.jax:
