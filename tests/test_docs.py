@@ -23,6 +23,7 @@ from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
 from warpsac.config.schema import Config
+from warpsac.envs.motion import ERRORS
 from warpsac.envs.registry import require_effect
 from warpsac.runs.rowfiles import EVALUATION_COLUMNS
 
@@ -49,7 +50,8 @@ def test_every_logged_key_is_documented():
     literal = set(re.findall(rf'"((?:{"|".join(prefixes)})/[a-z_]+)"', source))
     summarised = {f"{prefix}/{name}" for prefix in ("episode", "eval") for name in ("return", "length", "success")}
     learned = {*SAC_METRICS, *PPO_METRICS}
-    logged = literal | summarised | learned | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
+    measured = {f"eval/{name}" for name in ERRORS}
+    logged = literal | summarised | learned | measured | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
     assert logged == documented()
 
 

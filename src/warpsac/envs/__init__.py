@@ -9,6 +9,7 @@ task_list, check `warpsac tasks` and `warpsac check-env`; findings: what it says
 deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models
 symmetry         how observations and actions look in a mirror: of a robot, or from a file
 drawing          pictures of MuJoCo-based environments
+motion           recorded motions that robots follow; motion_convert: `warpsac motion`
 host/ jax/ torch/ probes/   the families, by how they are stepped; toy tasks with known values
 
 Imports config only. Learners and replay never import it, except for the contract's types.

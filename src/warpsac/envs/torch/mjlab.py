@@ -161,7 +161,8 @@ class MjlabEnvs(TorchEnvs):
         robot = mjlab_robots.robot_of(self._env, self._groups[:-1])
         if robot is None:
             return None
-        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env))
+        clips = mjlab_motion.exported(self._motion.cfg.clips) if robot.motion else {}
+        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env), clips)
 
     @_INFERENCE
     def symmetry(self) -> Symmetry | None:
