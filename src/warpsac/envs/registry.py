@@ -53,7 +53,7 @@ PROBES = {
     "probe-torch": [f"probe-torch{kind}" for kind in ("", "-critic", "-self-reset", "-blind", "-faulty", "-single")],
 }
 # Families of tasks outside the table that are recognised by a prefix.
-PREFIXES = {"Mjlab-": "mjlab", "Isaac": "isaaclab"}
+PREFIXES = {"Mjlab-": "mjlab", "Unitree-": "sim2real", "Isaac": "isaaclab"}
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ def make(name: str, num_envs: int, config: EnvConfig | None = None, render: bool
         if target.torch:
             from warpsac.envs.torch.base import OnHost
 
+            env.for_evaluation()
             return OnHost(env)
         if hasattr(env, "make"):
             env.make()

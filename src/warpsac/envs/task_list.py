@@ -16,10 +16,10 @@ from typing import Literal
 import numpy as np
 
 from warpsac.config.profiles import default_variant
-from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, published, registry
 from warpsac.envs.tasks import EXTRAS, Task, all_tasks
+from warpsac.envs.torch import unitree_package
 from warpsac.errors import TrainingStopped, UserError, in_a_line
 
 # The package that a family's extra installs, where its name differs from the family's.
@@ -30,8 +30,6 @@ PACKAGES = {
     "maniskill": "mani_skill",
     "sim2real": "mjlab",
 }
-# Families that also need a checkout that is on no package index: its distribution.
-CHECKOUTS = {"sim2real": "unitree_rl_mjlab"}
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,8 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
-    if family in CHECKOUTS and not installed_versions([CHECKOUTS[family]]):
-        return f"pip install -e on a checkout of {CHECKOUTS[family]}"
+    if family == "sim2real" and (missing_package := unitree_package.missing()):
+        return missing_package
     if family in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs besides its packages.

@@ -89,6 +89,9 @@ class TorchEnvs(abc.ABC):
     def stagger(self) -> None:
         """Make the episodes just started end at different times; UserError where the simulator cannot."""
 
+    def for_evaluation(self) -> None:  # noqa: B027 (optional)
+        """These environments are for complete episodes, to evaluate or to watch: called once, before the first."""
+
     def curriculum(self) -> dict[str, np.ndarray]:
         """Each environment's position in a curriculum, for a checkpoint; empty where there is none."""
         return {}

@@ -1,16 +1,13 @@
 """MJLab: MuJoCo-Warp on torch tensors. From 1.3 on ended episodes are reset here, so their last observation is
 kept; 1.2, the version of the published runs, resets by itself and drops it (see `base`).
 
-The stored observation is the actor's group followed by the critic's; the critic sees both. Tasks of other packages,
-such as unitree_rl_mjlab's, are found once they are installed.
+The stored observation is the actor's group followed by the critic's; the critic sees both. `mjlab_tasks` finds tasks
+by name.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -22,7 +19,9 @@ from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
 from warpsac.envs.torch import mjlab_robots
-from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
+from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device
+from warpsac.envs.torch.mjlab_tasks import load_settings, without_tables
+from warpsac.envs.torch.mjlab_tasks import task_names as task_names  # part of a family's module
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
@@ -30,8 +29,6 @@ ACTOR, CRITIC = "actor", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spaces have no bounds
 TERRAIN = ("terrain_levels", "terrain_types")  # row and column of each robot on rough terrain
 PACKAGES = ["mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "unitree_rl_mjlab"]
-# Packages with tasks that MJLab does not find by itself: distribution -> module that registers them.
-TASK_PACKAGES = {"unitree_rl_mjlab": "src.tasks"}
 # A step is a thousand small operations, which the host can barely launch as fast as a GPU runs them: each is faster
 # without autograd. Tensors made in this mode may only be changed in it, so everything that changes them is marked.
 _INFERENCE = torch.inference_mode()
@@ -40,7 +37,7 @@ _INFERENCE = torch.inference_mode()
 class MjlabEnvs(TorchEnvs):
     def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
         device = learner_device()
-        settings = _settings_of(task)
+        settings = load_settings(task)
         if any(getattr(command, "motion_file", None) == "" for command in settings.commands.values()):
             raise UserError(f"{task}: follows a recorded motion, a file that cannot be named here: not supported")
         settings.scene.num_envs = num_envs
@@ -54,7 +51,9 @@ class MjlabEnvs(TorchEnvs):
         self.notes = _choose_groups(task, settings, cameras, config.cameras)
         if self.resets_itself:
             self.notes += (LOSES_LAST,)
-        with _without_tables():
+        if render:
+            _draw_quickly(settings)
+        with without_tables():
             from mjlab.envs import ManagerBasedRlEnv
 
             self._env: Any = ManagerBasedRlEnv(settings, str(device), render_mode="rgb_array" if render else None)
@@ -77,11 +76,20 @@ class MjlabEnvs(TorchEnvs):
             terms=tuple((term.name, term.size) for term in mjlab_robots.terms_of(self._env, self._groups[:-1])),
             versions=installed_versions(PACKAGES),
         )
+        self._first_stage = False
         super().__init__(spec, device)
+
+    def for_evaluation(self) -> None:
+        """Stay at a curriculum's first stage, and every robot where it is on rough terrain, so that results compare."""
+        self._first_stage = True
+        if self._env.scene.terrain is not None:
+            self._env.scene.terrain.update_env_origins = lambda *_: None
 
     @_INFERENCE
     def start(self, seed: int) -> Tensor:
-        with _without_tables():
+        if self._first_stage:
+            self.set_progress(1)  # not 0: 1.2 has no stage before the first step
+        with without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
     @_INFERENCE
@@ -106,6 +114,8 @@ class MjlabEnvs(TorchEnvs):
 
     @_INFERENCE
     def step(self, action: Tensor) -> TorchStep:
+        if self._first_stage:
+            self.set_progress(0)  # and 1 when episodes that end now start again
         obs, reward, terminated, truncated, _ = self._env.step(action)
         return TorchStep(self._observation(obs), reward, terminated, truncated)
 
@@ -154,24 +164,17 @@ def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | Non
         return made.deployment(steps)
 
 
-def _settings_of(task: str) -> Any:
-    """MJLab's own settings of a task."""
-    with _without_tables():
-        importlib.import_module("mjlab.tasks")
-        registry = importlib.import_module("mjlab.tasks.registry")
-        for distribution, module in TASK_PACKAGES.items():
-            if task not in registry.list_tasks() and installed_versions([distribution]):
-                importlib.import_module(module)
-    known = registry.list_tasks()
-    if task in known:
-        return registry.load_env_cfg(task)
-    if task.startswith("Unitree-"):
-        raise UserError(
-            f"{task} is a task of unitree_rl_mjlab, for mjlab 1.2.0: install a checkout with pip install -e"
-        )
-    raise UserError(
-        f"{task}: the installed mjlab {metadata.version('mjlab')} has no such task; it has {', '.join(known)}"
-    )
+def _draw_quickly(settings: Any) -> None:
+    """Without shadows, reflections and antialiasing: twenty times as fast on a machine without a GPU."""
+    settings.viewer.enable_shadows = settings.viewer.enable_reflections = False
+    given = settings.scene.spec_fn
+
+    def without_antialiasing(spec: Any) -> None:
+        if given is not None:
+            given(spec)
+        spec.visual.quality.offsamples = 0
+
+    settings.scene.spec_fn = without_antialiasing
 
 
 def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -> tuple[str, ...]:
@@ -188,16 +191,3 @@ def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -
     sensors = settings.scene.sensors or ()
     settings.scene.sensors = tuple(one for one in sensors if type(one).__name__ != "CameraSensorCfg")
     return (f"observations: {' and '.join(cameras)} left out, as in the published runs; --env.cameras adds the pixels",)
-
-
-@contextlib.contextmanager
-def _without_tables() -> Iterator[None]:
-    """Quietly, and without a line for each of a hundred kernels, now and later."""
-    import warp
-
-    settings: Any = warp.config
-    settings.quiet = True
-    if hasattr(warp, "LOG_WARNING"):
-        settings.log_level = warp.LOG_WARNING
-    with quietly():
-        yield

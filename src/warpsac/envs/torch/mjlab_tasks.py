@@ -1,0 +1,60 @@
+"""The tasks that MJLab has here: its own, those that packages announce to it, and those of unitree_rl_mjlab."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any
+
+from warpsac.envs.torch import unitree_package
+from warpsac.envs.torch.base import quietly
+from warpsac.errors import UserError
+
+
+def task_names() -> list[str]:
+    """Every task that can be made here, by name."""
+    registry = _registry()
+    with contextlib.suppress(UserError):  # whoever asks for one of its tasks is told why there is none
+        _load_unitree()
+    return list(registry.list_tasks())
+
+
+def load_settings(task: str) -> Any:
+    """MJLab's own settings of a task."""
+    registry = _registry()
+    if task not in registry.list_tasks() and task.startswith(unitree_package.PREFIX):
+        try:
+            _load_unitree()
+        except UserError as error:
+            raise UserError(f"{task}: {error}") from error
+    if task in registry.list_tasks() or task in task_names():
+        return registry.load_env_cfg(task)
+    raise UserError(
+        f"{task}: the installed mjlab {metadata.version('mjlab')} has no such task; it has {', '.join(task_names())}"
+    )
+
+
+def _registry() -> Any:
+    with without_tables():
+        importlib.import_module("mjlab.tasks")
+        return importlib.import_module("mjlab.tasks.registry")
+
+
+def _load_unitree() -> None:
+    with without_tables():
+        unitree_package.load()
+
+
+@contextlib.contextmanager
+def without_tables() -> Iterator[None]:
+    """Quietly, and without a line for each of a hundred kernels, now and later."""
+    import warp
+
+    settings: Any = warp.config
+    settings.quiet = True
+    if hasattr(warp, "LOG_WARNING"):
+        settings.log_level = warp.LOG_WARNING
+    with quietly():
+        yield
