@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-import types
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,9 +71,6 @@ def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
         stages[0] |= {"lin_vel_x": (-0.5, 1.0), "lin_vel_y": (-0.5, 0.5), "ang_vel_z": (-1.0, 1.0)}
         return settings
 
-    for name in ("src", "src.tasks"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
     monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {UNITREE: registry._REGISTRY[G1]})
     monkeypatch.setattr(registry, "load_env_cfg", loaded)
     return UNITREE
@@ -276,3 +271,10 @@ def test_export_writes_it(
     assert sum(len(term["scale"]) for term in told["observations"].values()) == 98
     assert cli.main(["sim2sim", str(policy.path), "--seconds", "1.2", "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["seconds"] == 1.2
+    # As Unitree's program reads it: the same description, and the scene is found from there too.
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "v1"), "--layout", "unitree"]) == 0
+    there = yaml.safe_load((tmp_path / "v1/params/deploy.yaml").read_text())
+    assert {name: there[name] for name in told if name != "warpsac"} == {n: told[n] for n in told if n != "warpsac"}
+    assert there["joint_ids_map"] == list(range(29))
+    words = ["sim2sim", str(tmp_path / "v1/exported/policy.onnx"), "--seconds", "0.1", "--json"]
+    assert cli.main(words) in (0, 1)

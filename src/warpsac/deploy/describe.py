@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from warpsac.deploy import unitree
 from warpsac.deploy.sim2sim.policy import METADATA
 from warpsac.envs import deploy_contract
 from warpsac.envs.deploy_contract import Robot, rounded
@@ -32,6 +33,10 @@ ROBOT_HEADER = """\
 # (zeros at the start), and the angles of gait_phase have advanced once since; with 1 each is one step older.
 # A gait starts at `start` and advances by 2 pi step_dt / period in each control step.
 # A term with a `function` has to be computed as that function of the task does.
+"""
+MOTORS_HEADER = """\
+# joint_ids_map has the motor of each joint. `stiffness` and `damping` are in the order of the motors, all else in that
+# of the joints.
 """
 
 
@@ -77,7 +82,8 @@ def metadata(card: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def deploy_yaml(card: dict[str, Any]) -> str:
+def deploy_yaml(card: dict[str, Any], policy: str = "policy.onnx", motors: Sequence[int] | None = None) -> str:
+    """The text of deploy.yaml; `policy` is its file relative to this one, `motors` has the motor of each joint."""
     try:
         import yaml
     except ImportError:
@@ -85,7 +91,7 @@ def deploy_yaml(card: dict[str, Any]) -> str:
     robot = json.loads(json.dumps(card["robot"]))  # tuples as lists, each of them separate
     about = {
         "task": card["task"],
-        "policy": "policy.onnx",
+        "policy": policy,
         "input": {"name": "obs", "shape": [1, card["obs_size"]]},
         "output": {"name": "actions", "shape": [1, len(card["action_low"])]},
         **{name: card[name] for name in ("observation", "action_low", "action_high", "run")},
@@ -100,9 +106,9 @@ def deploy_yaml(card: dict[str, Any]) -> str:
         optional = {name: robot[name] for name in ("disturbances", "joint_range", "effort_limit")}
         about |= {name: value for name, value in optional.items() if value}
         about["scene"] = robot["scene"]
-        content |= _robot_yaml(robot)
+        content |= _robot_yaml(robot) | (_motors_yaml(robot, motors) if motors else {})
     content["warpsac"] = about
-    header = ROBOT_HEADER if robot else HEADER
+    header = ROBOT_HEADER + (MOTORS_HEADER if motors else "") if robot else HEADER
     return header + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -125,6 +131,11 @@ def _robot_yaml(robot: dict[str, Any]) -> dict[str, Any]:
         },
         "observations": _observations_yaml(robot),
     }
+
+
+def _motors_yaml(robot: dict[str, Any], motors: Sequence[int]) -> dict[str, Any]:
+    gains = {name: unitree.by_motor(robot[name], motors) for name in ("stiffness", "damping")}
+    return {"joint_ids_map": list(motors), **gains}
 
 
 def _pairs(robot: dict[str, Any], name: str) -> list[list[float]]:
