@@ -175,8 +175,8 @@ def test_tasks_of_another_package_are_found(tmp_path: Path, monkeypatch: pytest.
         registry.make_torch(other, 2)
     assert CUBE in mjlab.task_names()
     assert name not in mjlab.task_names()
-    for file in unitree_package.FILES:
-        (tmp_path / file).parent.mkdir(parents=True)
+    for file in (*unitree_package.FILES, "src/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     (tmp_path / unitree_package.FILES[0]).write_text(
         "from mjlab.tasks import registry\n"
