@@ -134,7 +134,15 @@ FOREIGN = {
 def test_every_setting_can_be_set(algo: str) -> None:
     wanted, words = {}, ["--algo", algo]
     for name, default in _fields(config_of("probe-point", *words)).items():
-        if name in ("task", "variant", "profile", "algo", "learner.blocks") or name.startswith(FOREIGN[algo]):
+        if name in (
+            "task",
+            "simulator",
+            "task_config",
+            "variant",
+            "profile",
+            "algo",
+            "learner.blocks",
+        ) or name.startswith(FOREIGN[algo]):
             continue  # they set others
         if name in OTHER_VALUES:
             value = OTHER_VALUES[name]
@@ -251,7 +259,7 @@ def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pyte
     assert fails(capsys, "play", str(run), "--steps", "0") == "steps = 0: must be at least 1"
     assert "cannot be drawn" in fails(capsys, "play", str(run))
     assert "Hopper-v4: a task, not a run folder; to see it untrained: --agent" in fails(capsys, "play", "hopper")
-    assert fails(capsys, "tasks", "--family", "x").startswith("family = 'x': must be one of mujoco, dmc, ")
+    assert fails(capsys, "tasks", "--simulator", "x").startswith("simulator = 'x': must be one of mujoco, gymnasium, ")
 
 
 # --- tasks
@@ -276,7 +284,7 @@ def test_the_list_of_tasks_fits_eighty_columns(capsys: pytest.CaptureFixture[str
 
 
 def test_the_list_of_tasks_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("tasks", "--family", "mujoco", "--json") == 0
+    assert main("tasks", "--simulator", "mujoco", "--json") == 0
     tasks = json.loads(capsys.readouterr().out)
     assert {task["family"] for task in tasks} == {"mujoco"}
     assert {"name", "regime", "status", "random_score"} <= tasks[0].keys()
@@ -322,7 +330,9 @@ def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(play, "record", lambda policy, *rest: asked.append(rest) or play.Filmed(1200, (12.0, 13.0)))
+    monkeypatch.setattr(
+        play, "record", lambda policy, task, *rest: asked.append((task.name, *rest)) or play.Filmed(1200, (12.0, 13.0))
+    )
     assert main("play", str(run), "--steps", "9") == 0
     assert main("play", str(run), "--out", str(tmp_path / "a.mp4"), "--seed", "4") == 0
     summary = "1,200 steps, 2 episodes, mean return 12.5"

@@ -13,7 +13,7 @@ import pytest
 import runs
 from stepping import assert_same_steps, roll, step
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import check, registry
+from warpsac.envs import check, modules, registry
 from warpsac.envs.check import Finding, check_env
 from warpsac.envs.host import gym
 from warpsac.envs.host.vector import SeedEnvs, reset_seed
@@ -162,12 +162,18 @@ def test_module_and_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     (tmp_path / "my_broken_robot.py").write_text("import gymnasium\n1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(
+        UserError, match=r"imports the module 'my_robot', which you have not named: .* --module my_robot"
+    ):
+        registry.lookup("my_robot:Mine-v0")
+    assert "my_robot" not in sys.modules
+    modules.use(["my_robot"])
     assert registry.lookup("my_robot:Mine-v0") == registry.Target("my_robot:Mine-v0", "gymnasium", None)
     assert registry.make("my_robot:Mine-v0", 2).spec.episode_limit == 9
     with pytest.raises(UserError, match=r"cannot import module 'my_broken_robot' \(ZeroDivisionError: division"):
-        registry.lookup("my_broken_robot:Mine-v0")
+        modules.use(["my_broken_robot:Mine-v0"])
     with pytest.raises(UserError, match=r"cannot import module 'no_robot' \(ModuleNotFoundError"):
-        registry.lookup("no_robot:Mine-v0")
+        modules.use(["no_robot:Mine-v0"])
     with pytest.raises(UserError, match="unknown task 'my_robot:Yours-v0'"):
         registry.lookup("my_robot:Yours-v0")
 
@@ -228,12 +234,13 @@ def test_misspelled_names_are_answered_with_benchmark_names_first_and_no_withdra
             registry.lookup(name)
         return str(caught.value)
 
-    assert answer("NoSuchTask-v0") == "unknown task 'NoSuchTask-v0': `warpsac tasks` lists the benchmark tasks"
+    lists = "`warpsac tasks` lists the benchmark tasks; a module that registers it is named as `my_package:Task-Id`"
+    assert answer("NoSuchTask-v0") == f"unknown task 'NoSuchTask-v0': {lists}"
     assert answer("Hoper-v4").startswith("unknown task 'Hoper-v4': did you mean Hopper-v4 or Hopper-v5")
     assert answer("Hopper-v3").startswith("unknown task 'Hopper-v3': did you mean Hopper-v4 or Hopper-v5")
     assert answer("HalfCheeta-v4").startswith("unknown task 'HalfCheeta-v4': did you mean HalfCheetah-v4 or ")
     assert "humanoid-walk" in answer("humanoid-wlk")
-    assert answer("qqqq") == "unknown task 'qqqq': `warpsac tasks` lists the benchmark tasks"
+    assert answer("qqqq") == f"unknown task 'qqqq': {lists}"
     assert answer("probe-pont").startswith("unknown task 'probe-pont'; probe tasks: probe-constant, ")
     assert "Hopper-v2" not in gym.registered_ids()
     assert "Hopper-v5" in gym.registered_ids()

@@ -170,7 +170,7 @@ def test_an_arm_has_joints_that_are_not_driven() -> None:
 
 def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale, clip, history, another sensor, another pose, in one environment that is not a robot's any more."""
-    simulator = mjlab.MjlabEnvs(G1, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(registry.lookup(G1), 1, EnvConfig())
     env = simulator._env
     robot = mjlab_robots.robot_of(env, ["actor"])
     assert robot is not None
@@ -214,7 +214,7 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
     assert found is not None
     world = world_of(found)
     world.reset()
-    simulator = mjlab.MjlabEnvs(which, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(registry.lookup(which), 1, EnvConfig())
     simulator.reset(0)
     env = simulator._env
     for settings in env.observation_manager._group_obs_term_cfgs["actor"]:

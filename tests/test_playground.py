@@ -15,6 +15,7 @@ from runs import assert_same_run, tiny
 from warpsac.config.loading import override
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, tasks
+from warpsac.envs.registry import lookup
 from warpsac.errors import UserError
 from warpsac.runs import curve, rowfiles
 from warpsac.training import api, evaluate
@@ -36,7 +37,7 @@ MESHES = Path(__file__).resolve().parents[2] / "shared" / "assets" / "menagerie_
 
 @pytest.fixture(scope="module")
 def cartpole() -> playground.PlaygroundEnvs:
-    return playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3))
+    return playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_length_of_episodes_and_repeated_actions_are_the_tasks_own(
 
     once, reset, step = stepped
     monkeypatch.setattr(registry, "get_default_config", other)
-    twice = playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3))
+    twice = playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3))
     assert (twice.spec.episode_limit, twice.spec.control_hz) == (4, once.spec.control_hz / 2)
     action = jnp.full((3, 1), 0.7)
     state, _ = reset(jax.random.key(3))
@@ -103,7 +104,7 @@ def test_length_of_episodes_and_repeated_actions_are_the_tasks_own(
         ends.append(bool(result.truncated.all()))
     assert ends == [False, False, False, True]
     monkeypatch.undo()
-    assert playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3, episode_limit=5)).spec.episode_limit == 5
+    assert playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3, episode_limit=5)).spec.episode_limit == 5
 
 
 def test_evaluation_episodes_all_start_from_a_fresh_reset() -> None:
@@ -152,7 +153,7 @@ def test_the_list_of_names_is_the_packages_own() -> None:
 
 
 def test_staggered_starts() -> None:
-    env = playground.make("CartpoleBalance", 64, EnvConfig(num_envs=64, stagger=True))
+    env = playground.make(lookup("CartpoleBalance"), 64, EnvConfig(num_envs=64, stagger=True))
     state, _ = jax.jit(env.reset)(jax.random.key(0))
     assert len(np.unique(state.steps)) > 30
     assert (np.asarray(state.steps) < 1000).all()
@@ -179,14 +180,14 @@ def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
 
 def test_settings_that_the_task_does_not_have() -> None:
     with pytest.raises(UserError, match=r"env\.pushes = True: CartpoleBalance has no pushes"):
-        playground.make("CartpoleBalance", 2, EnvConfig(pushes=True))
+        playground.make(lookup("CartpoleBalance"), 2, EnvConfig(pushes=True))
     with pytest.raises(UserError, match=r"env\.randomize = True: CartpoleBalance has no domain randomisation"):
-        playground.make("CartpoleBalance", 2, EnvConfig(randomize=True))
+        playground.make(lookup("CartpoleBalance"), 2, EnvConfig(randomize=True))
 
 
 def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"env\.menagerie = '/nowhere': no such folder"):
-        playground.make("G1JoystickFlatTerrain", 2, EnvConfig(menagerie="/nowhere"))
+        playground.make(lookup("G1JoystickFlatTerrain"), 2, EnvConfig(menagerie="/nowhere"))
     from mujoco_playground._src import mjx_env
 
     tries: list[str] = []
@@ -197,13 +198,13 @@ def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "none"))
     with pytest.raises(UserError, match=rf"{tmp_path} has no unitree_g1/\S+: it must hold a whole copy"):
-        playground.make("G1JoystickFlatTerrain", 2, EnvConfig(menagerie=str(tmp_path)))
+        playground.make(lookup("G1JoystickFlatTerrain"), 2, EnvConfig(menagerie=str(tmp_path)))
     monkeypatch.setattr(mjx_env, "MENAGERIE_PATH", type(mjx_env.MENAGERIE_PATH)(tmp_path / "none"))
     monkeypatch.setattr(mjx_env, "ensure_menagerie_exists", offline)
     monkeypatch.delenv(playground_tasks.MENAGERIE_VARIABLE, raising=False)
     for _ in range(2):
         with pytest.raises(UserError, match=r"with WARPSAC_MENAGERIE, or when training with --env\.menagerie"):
-            playground.make("G1JoystickFlatTerrain", 2, EnvConfig())
+            playground.make(lookup("G1JoystickFlatTerrain"), 2, EnvConfig())
     assert tries == ["fetch"]
 
 
@@ -213,7 +214,7 @@ def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest
     with tarfile.open(MESHES) as archive:
         archive.extractall(tmp_path, filter="data")
     monkeypatch.setenv(playground_tasks.MENAGERIE_VARIABLE, str(tmp_path / "mujoco_menagerie"))
-    env = playground.make("G1JoystickFlatTerrain", 2, EnvConfig(num_envs=2))
+    env = playground.make(lookup("G1JoystickFlatTerrain"), 2, EnvConfig(num_envs=2))
     task = registry.lookup("G1JoystickFlatTerrain").task
     assert task is not None
     views = env.spec.views
@@ -224,7 +225,10 @@ def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest
     )
     assert (views.obs_dim, views.critic_start) == (216, 0)
     assert env._env._config.push_config.enable is False
-    assert playground.make("G1JoystickFlatTerrain", 2, EnvConfig(pushes=True))._env._config.push_config.enable is True
+    assert (
+        playground.make(lookup("G1JoystickFlatTerrain"), 2, EnvConfig(pushes=True))._env._config.push_config.enable
+        is True
+    )
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_playground_needs_meshes_and_does_not_fetch_them(monkeypatch: pytest.Mon
 
 @pytest.mark.mujoco
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tasks", "--check", "--family", "mujoco"]) == 0
+    assert main(["tasks", "--check", "--simulator", "mujoco"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[:2]] == [["ok", "HalfCheetah-v4"], ["ok", "Hopper-v4"]]
     assert lines[-1] == "7 tasks as in the table, 0 differ, 0 fail"

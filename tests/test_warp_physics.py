@@ -11,6 +11,7 @@ import pytest
 
 from warpsac.agents.sac.algorithm import over_seeds
 from warpsac.config.schema import EnvConfig
+from warpsac.envs.registry import lookup
 
 pytest.importorskip("warp")
 playground = pytest.importorskip("warpsac.envs.jax.playground")
@@ -21,7 +22,7 @@ STEPS = 6
 
 @pytest.fixture(scope="module")
 def warp_env() -> Any:
-    return playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3, impl="warp"))
+    return playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3, impl="warp"))
 
 
 def rollout(env: Any, key: jax.Array, action: jax.Array) -> Any:
@@ -45,7 +46,7 @@ def test_working_memory_shared_by_all_environments_is_not_part_of_the_state(warp
 
 
 def test_warp_moves_like_mjx_and_seeds_side_by_side_like_alone(warp_env: Any) -> None:
-    mjx_env = playground.make("CartpoleBalance", 3, EnvConfig(num_envs=3, impl="jax"))
+    mjx_env = playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3, impl="jax"))
     assert (warp_env.impl, mjx_env.impl) == ("warp", "jax")
     keys = jax.random.split(jax.random.key(3), 2)
     action = jnp.array([[[-1.0], [0.2], [1.0]], [[0.5], [0.0], [-0.3]]])

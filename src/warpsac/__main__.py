@@ -13,6 +13,8 @@ INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 def main() -> int:
     # An interruption while the rest is still being imported ends the process silently.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if __name__ == "__main__" and sys.path and sys.path[0] == os.getcwd():
+        del sys.path[0]  # `python -m` would import whatever lies in the current folder
     from warpsac.cli import main as run
 
     signal.signal(signal.SIGINT, before)

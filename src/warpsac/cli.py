@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, check-env."""
+"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import tyro
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs import modules
 from warpsac.envs.registry import defaults_of
+from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs.files import in_words
 from warpsac.runs.run_folder import resume_command
@@ -40,6 +42,7 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
   bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in suites
   report FOLDER           write a page with learning curves and tables of all runs in a folder
   tasks                   list the benchmark tasks; --check tries those that can run on this machine
+  motion CLIP.csv         turn a recorded motion into the npz file that a tracking task follows
   check-env ID            check whether your own environment can be trained, and what to fix
 
 `warpsac COMMAND --help` explains each; `warpsac train TASK --help` shows the settings that TASK would get.
@@ -47,7 +50,11 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
 """
 
 TRAIN_HELP = """\
-Train a policy on TASK, a benchmark task (see `warpsac tasks`) or any registered gymnasium id.
+Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installed simulator.
+
+  module:TASK                 imports the module that registers TASK (also: --module MODULE)
+  module:make_env             an environment of your own: a class or a function that makes it
+  --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
@@ -67,6 +74,7 @@ ELSEWHERE = {
     "bench": ("bench.command", "BenchOptions"),
     "report": ("report.command", "ReportOptions"),
     "tasks": ("envs.task_list", "TasksOptions"),
+    "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
 
@@ -85,8 +93,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # `module:Id` may name a file in the current folder
     try:
         with unwinding_on_sigterm():
             code = _run(words[0], words[1:])
@@ -123,6 +129,8 @@ class ResumeOptions:
 
     resume: tuple[str, ...]
     """Run folders, as `train` printed them."""
+    module: tuple[str, ...] = ()
+    """Modules that the run's task may import; `module:make_env` also allows that call."""
     stop_at: int | None = None
     """Stop at this many environment steps instead of where the run was to stop."""
     time_budget: float | None = None
@@ -138,6 +146,7 @@ def _train(words: list[str]) -> int:
         kept = "a resumed run keeps its task and settings; only --stop-at and --time-budget can be given"
         asked = parse(ResumeOptions, words, "warpsac train", foreign=kept)
         devices.use_compilation_cache()
+        modules.use(asked.module)
         return _end_of_training(training.resume(asked.resume, asked.stop_at, asked.time_budget))
     config, reason = train_config(words)
     devices.use_compilation_cache()
@@ -160,6 +169,8 @@ def _end_of_training(outcome: Outcome) -> int:
 
 def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that the words of a train command describe, and the line that explains its variant."""
+    named, words = _without_all(words, "--module")
+    modules.use(named)
     saved, rest = _without(words, "--config")
     if saved is not None:
         return _saved_config(Path(saved), rest)
@@ -169,15 +180,19 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
     options = words[1:] if task else words
+    if task and ":" in task:
+        modules.use([task])
+    elif task and named and find(task) is None:
+        task = f"{named[0].partition(':')[0]}:{task}"  # recorded with the module that registers it
     # These decide the defaults of all others.
-    num_envs, variant, profile, algo = (
-        _without(options, option)[0] for option in ("--env.num-envs", "--variant", "--profile", "--algo")
+    num_envs, variant, profile, algo, simulator = (
+        _without(options, f"--{option}")[0] for option in ("env.num-envs", "variant", "profile", "algo", "simulator")
     )
     try:
         count = whole_number(num_envs) if num_envs is not None else None
     except ValueError:
         count = None  # the parser reports it below
-    config, reason = defaults_of(task or Config.task, count, variant, profile, algo)
+    config, reason = defaults_of(task or Config.task, count, variant, profile, algo, simulator)
     config = parse(Config, options, f"warpsac train {task or 'TASK'}", default=config, description=TRAIN_HELP)
     return validate(config), reason
 
@@ -208,6 +223,22 @@ def _without(words: list[str], option: str) -> tuple[str | None, list[str]]:
     return None, words
 
 
+def _without_all(words: list[str], option: str) -> tuple[list[str], list[str]]:
+    """The values of an option that takes several, and the words without it."""
+    values, rest, taking = [], [], False
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == option:
+            taking = not equals
+            values += [value] if equals else []
+        elif taking and not word.startswith("-"):
+            values.append(word)
+        else:
+            taking = False
+            rest.append(word)
+    return values, rest
+
+
 # --- check-env
 
 
@@ -216,7 +247,11 @@ class CheckEnvOptions:
     """Check whether an environment can be trained, and what to fix."""
 
     id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ID")]
-    """A registered gymnasium id; `module:Id` imports the module first."""
+    """A task; `module:Task-Id` or `module:make_env` imports the module first."""
+    simulator: str | None = None
+    """The simulator to look it up in, where several know the name."""
+    module: tuple[str, ...] = ()
+    """Further modules to import first, that register tasks."""
     env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
 
 
@@ -224,7 +259,8 @@ def _check_env(words: list[str]) -> int:
     from warpsac.envs.check import check_env
 
     asked = parse(CheckEnvOptions, words, "warpsac check-env")
-    findings = check_env(asked.id, asked.env)
+    modules.use([*asked.module, *([asked.id] if ":" in asked.id else [])])
+    findings = check_env(asked.id, asked.env, asked.simulator)
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)

@@ -23,7 +23,7 @@ from warpsac.bench.state import RunState, require_as_planned
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.envs.task_list import obstacle
 from warpsac.errors import ConfigError, UserError
 from warpsac.report.numerals import plain
@@ -44,6 +44,8 @@ class BenchOptions:
     """Only these tasks or families of the suite."""
     variants: tuple[str, ...] | None = None
     """Only these variants."""
+    module: tuple[str, ...] = ()
+    """Modules that the tasks of a suite may import; `module:make_env` also allows that call."""
     seeds: tuple[int, ...] | None = None
     """Instead of the suite's own."""
     set: tuple[str, ...] = ()
@@ -78,6 +80,7 @@ def command(asked: BenchOptions) -> int:
         raise UserError("--gpus chooses among the GPUs of this machine: leave it out with --launcher ray")
     if asked.launcher == "local" and asked.ray_address is not None:
         raise UserError("--ray-address needs --launcher ray")
+    modules.use([*asked.module, *(name for name in asked.tasks or () if ":" in name)])
     suite = load_suite(asked)
     folder = Path(asked.out or Path("bench") / suite.name).absolute()
     for cell in suite.cells:
@@ -156,7 +159,7 @@ def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], l
     for cell in sorted(board.cells, key=lambda cell: _rank(board.states[cell.name])):
         left = [state.seed for state in board.states[cell.name] if state.status != "finished"]
         jobs += jobs_of(cell, left, asked.seeds_together, memory)
-        family = registry.lookup(cell.config.task).family
+        family = registry.target_of(cell.config).family
         if left and (way_out := obstacle(family, cell.config.env)):
             obstacles[cell.name] = f"{family} cannot run here: {way_out}"
     then = "the machines of the cluster need it" if on_ray else "not started"
@@ -166,7 +169,7 @@ def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], l
         job.reason = obstacles[job.cell.name]
     jobs = [job for job in jobs if job not in absent]
     sizes = {job.cell.name: job.cell.config for job in jobs}
-    large = [config for config in sizes.values() if registry.lookup(config.task).expects_gpu(config.env.num_envs)]
+    large = [config for config in sizes.values() if registry.target_of(config).expects_gpu(config.env.num_envs)]
     if large and not on_ray and not local.find_gpus():  # a caution only: which GPUs JAX can use, it alone knows
         least = min(config.env.num_envs for config in large)
         notes.append(f"nvidia-smi finds no GPU here: {counted(len(large), 'cell')} of {least:,} environments or more "

@@ -54,7 +54,7 @@ def seed_bytes(config: Config) -> int | None:
     """Memory that one seed takes; None for a task whose sizes are not in the table."""
     from warpsac.replay.ring import RingSpec
 
-    task = registry.lookup(config.task).task
+    task = registry.target_of(config).task
     if task is None:
         return None
     if config.algo == "ppo":  # no replay; a rollout is small
@@ -75,7 +75,7 @@ def seeds_at_once(config: Config, together: Together, memory: int | None) -> int
     if together != "auto":
         return len(config.seeds) if together == "yes" else 1
     if memory is None:
-        return 1 if registry.lookup(config.task).regime == "abundant" else len(config.seeds)
+        return 1 if registry.target_of(config).parallel else len(config.seeds)
     needed = seed_bytes(config)
     return len(config.seeds) if needed is None else max(1, min(len(config.seeds), memory // needed))
 

@@ -28,6 +28,7 @@ from typing import Literal
 from warpsac.bench.state import RunState, folder_of, state_of
 from warpsac.config.loading import from_json
 from warpsac.config.schema import Config
+from warpsac.envs import modules
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.runs import run_folder
 from warpsac.runs.files import require_writable
@@ -213,7 +214,9 @@ def main() -> int:
     sys.argv = request["command"]  # recorded with each run
     sys.path += [path for path in request["paths"] if path not in sys.path]
     try:
-        return run(from_json(json.dumps(request["config"]), "request"))
+        config = from_json(json.dumps(request["config"]), "request")
+        modules.use([config.task] if ":" in config.task else [])  # allowed: the bench has looked it up
+        return run(config)
     except (UserError, TrainingStopped) as error:
         message = error.in_a_bench() if isinstance(error, OtherSettings) else error
         print(f"warpsac: {message}", file=sys.stderr)

@@ -12,6 +12,7 @@ import difflib
 import functools
 import itertools
 import json
+import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -91,6 +92,9 @@ def _defaults(section: str, settings: Any) -> dict[str, Any]:
 
 def _expanded(config: Config) -> Config:
     """The config without shorthands: what they set is what gets recorded."""
+    if config.env.motion is not None:  # a run may be resumed from another folder
+        path = os.path.abspath(os.path.expanduser(config.env.motion))
+        config = dataclasses.replace(config, env=dataclasses.replace(config.env, motion=path))
     blocks = config.learner.blocks
     if blocks is None:
         return config

@@ -82,6 +82,9 @@ PROFILES: dict[str, Config] = {
 
 # The profile of a family's tasks; the data-limited families and small tasks of users share "cpu".
 FAMILY_PROFILES = {name: name for name in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")}
+# Environments that users write for a GPU have no profile of their own: the number of environments decides.
+OWN_FAMILIES = ("jax", "torch")
+FAMILY_PROFILES |= dict.fromkeys(OWN_FAMILIES, "mjlab")
 
 
 def _ppo_profile(name: str) -> Config:
@@ -128,13 +131,15 @@ def resolve(
         if value is not None and value not in known:
             raise ConfigError(name, value, f"must be one of {', '.join(known)}")
     if regime is None:
-        count = num_envs if num_envs is not None else PROFILES[profile or "cpu"].env.num_envs
+        own_profile = FAMILY_PROFILES.get(family or "", "cpu")
+        count = num_envs if num_envs is not None else PROFILES[profile or own_profile].env.num_envs
         regime = "abundant" if count >= ABUNDANT_ENVS else "limited"
         source = f"{count} environment{'s' if count > 1 else ''} of your own task"
     else:
         source = f"{task} of the {family} family"
     if profile is None:
-        profile = FAMILY_PROFILES.get(family or "", "cpu" if regime == "limited" else "mjlab")
+        by_size = "cpu" if regime == "limited" else "mjlab"
+        profile = by_size if family in OWN_FAMILIES else FAMILY_PROFILES.get(family or "", by_size)
     if PPO in (algo, variant):
         if algo not in (PPO, None) or variant not in (PPO, None):
             raise ConfigError("variant", variant, wrong_variant(variant))

@@ -88,6 +88,8 @@ class EnvConfig:
     """Let the first episodes end at different times (Playground, MJLab, IsaacLab)."""
     cameras: bool = False
     """Also observe the pixels of cameras, as plain numbers (MJLab)."""
+    motion: Annotated[str | None, tyro.conf.arg(aliases=["--motion"])] = None
+    """The clip (npz) that a tracking task follows, or a folder of clips (MJLab)."""
     impl: Literal["auto", "jax", "warp"] = "auto"
     """Physics engine: MJX or MuJoCo-Warp (Playground)."""
     menagerie: str | None = None
@@ -237,7 +239,7 @@ class LogConfig:
 @dataclass(frozen=True)
 class Config:
     task: Annotated[str, tyro.conf.Suppress] = "InvertedDoublePendulum-v5"
-    """A benchmark task (see `warpsac tasks`) or any registered gymnasium id (`module:Id` imports it)."""
+    """A task of the benchmark or of a simulator's registry; `module:Task-Id` or `module:make_env` imports a module."""
     algo: Algo = "sac"
     """sac: soft actor-critic as in --variant, with --replay.* and --learner.*; ppo: the on-policy baseline, --ppo.*."""
     variant: str = "warpsac-l"
@@ -246,6 +248,10 @@ class Config:
     """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
+    simulator: str | None = None
+    """The simulator to look the task up in, where several know the name: see `warpsac tasks --help`."""
+    task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict, hash=False)
+    """Changes of the task's own config: path -> value (`warpsac tasks --config TASK` lists what there is)."""
     out: str = "runs"
     """Folder that receives the run folders."""
     name: FolderName | None = None

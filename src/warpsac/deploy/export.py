@@ -21,7 +21,7 @@ from warpsac.deploy import describe, onnx_graph, unitree
 from warpsac.deploy.sim2sim.policy import open_session
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
-from warpsac.envs import contract, registry
+from warpsac.envs import contract, modules, registry
 from warpsac.envs.deploy_contract import ASSETS, Deployment
 from warpsac.envs.registry import has_effect
 from warpsac.errors import UserError
@@ -57,6 +57,8 @@ class ExportOptions:
     """Leave out the description of the task's robot, if its files are not available."""
     layout: Layout = "plain"
     """How the folder is laid out; unitree: as Unitree's deploy programs read it."""
+    module: tuple[str, ...] = ()
+    """Modules that the run's task may import; `module:make_env` also allows that call."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
@@ -75,6 +77,7 @@ class Exported(NamedTuple):
 
 
 def command(asked: ExportOptions) -> int:
+    modules.use(asked.module)
     done = export(asked.run, asked.out, asked.without_robot, asked.layout)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
@@ -130,7 +133,7 @@ def export(
 def _deployment(folder: run_folder.RunFolder, step: int, scene: str) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
-        found = registry.deployment(folder.config.task, folder.env, step // folder.env.num_envs)
+        found = registry.deployment(registry.target_of(folder.config), folder.env, step // folder.env.num_envs)
     except UserError as error:  # an incomplete description would only be noticed on the robot
         raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
@@ -164,7 +167,7 @@ def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[st
 def _simulator_settings(folder: run_folder.RunFolder) -> dict[str, Any]:
     """Those that the task uses; all of them if the task is unknown here."""
     try:
-        family = registry.lookup(folder.config.task).family
+        family = registry.target_of(folder.config).family
         names = [name for name in ENV_SETTINGS if has_effect(family, name)]
     except UserError:
         names = list(ENV_SETTINGS)
@@ -228,8 +231,9 @@ def recorded_observations(
         return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
     task = folder.config.task
     try:
-        count = min(AT_ONCE, registry.most_envs(task) or AT_ONCE)
-        env = registry.make(task, count, folder.env)
+        target = registry.target_of(folder.config)
+        count = min(AT_ONCE, registry.most_envs(target) or AT_ONCE)
+        env = registry.make(target, count, folder.env)
     except UserError as error:
         mean, var = _seen_in_training(policy)
         noise = np.random.default_rng(0).standard_normal((RECORDED, policy.actor.views.actor_dim))

@@ -26,17 +26,17 @@ class _Unfit(Exception):
     """What a step returned that cannot be used."""
 
 
-def check_env(name: str, config: EnvConfig | None = None) -> list[Finding]:
+def check_env(name: str, config: EnvConfig | None = None, simulator: str | None = None) -> list[Finding]:
     """What fits and what does not, each with the way out; no `problem` means it can be trained."""
     config = config or EnvConfig()
-    target = lookup(name)
+    target = lookup(name, simulator)
     try:
         if target.family not in ("mujoco", "gymnasium"):
-            with contextlib.closing(make(target.name, 1, config)) as made:
+            with contextlib.closing(make(target, 1, config)) as made:
                 return [Finding("ok", f"{target.name} is built in: {made.spec.views.obs_dim} observations")]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            env = gym.build_single(target.name, episode_limit=config.episode_limit)
+            env = gym.build_single(gym.gymnasium.registry[target.id], episode_limit=config.episode_limit)
     except UserError as error:
         return [Finding("problem", str(error))]
     except Exception as error:

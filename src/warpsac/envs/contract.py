@@ -5,6 +5,7 @@ Nothing about a simulator leaks out of its own file: the rest of the package see
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -68,6 +69,7 @@ class HostStep(NamedTuple):
     restart: Restart | None  # environments restarted before the step; usually None
     faults: int | np.ndarray  # faulty steps encountered; [S] for the environments of all seeds
     events: tuple[str, ...] = ()  # lines to show: worker processes that were lost
+    metrics: Mapping[str, Any] | None = None  # [N] each: what an evaluation averages over the steps of an episode
 
 
 class HostEnv(Protocol):

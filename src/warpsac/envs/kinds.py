@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 Kind = Literal["gymnasium", "vector", "jax", "torch"]
@@ -11,9 +13,10 @@ def kind_of(made: Any) -> Kind | None:
     """How environments like this one are stepped; None if it is none of these.
 
     "gymnasium": one environment of gymnasium; "vector": its VectorEnv; "jax": one environment written in JAX (the
-    contract of `envs/jax/own.py`, Playground, Brax, gymnax); "torch": a `TorchEnvs`.
+    contract of `envs/jax/own.py`, Playground, Brax, gymnax); "torch": a `TorchEnvs`, or the contract of
+    `envs/torch/own.py`.
     """
-    if _descends(made, "warpsac", "TorchEnvs"):
+    if _descends(made, "warpsac", "TorchEnvs") or _method(made, "reset_envs"):
         return "torch"
     if _descends(made, "gymnasium", "VectorEnv"):
         return "vector"
@@ -26,6 +29,24 @@ def kind_of(made: Any) -> Kind | None:
     if _has(made, "single_observation_space") and _has(made, "single_action_space"):
         return "vector"
     return "gymnasium" if _has(made, "observation_space") and _has(made, "action_space") else None
+
+
+def family_of(factory: Callable[..., Any], overrides: Mapping[str, Any]) -> Literal["gymnasium", "jax", "torch"] | None:
+    """The family of what a factory makes; one is made to find out, and closed."""
+    made = call(factory, overrides, num_envs=1, device="cpu")
+    kind = kind_of(made)
+    if kind not in ("jax", None) and hasattr(made, "close"):
+        made.close()
+    return "gymnasium" if kind == "vector" else kind
+
+
+def call(factory: Callable[..., Any], overrides: Mapping[str, Any], **offered: Any) -> Any:
+    """What a factory makes with these keyword arguments, and with those of `offered` that its signature names."""
+    try:
+        named = inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # written in C
+        named = {}  # type: ignore[assignment]
+    return factory(**{name: value for name, value in offered.items() if name in named}, **overrides)
 
 
 def _descends(made: Any, package: str, name: str) -> bool:

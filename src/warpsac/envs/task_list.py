@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -17,10 +18,10 @@ import numpy as np
 
 from warpsac.config.profiles import default_variant
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import contract, published, registry
-from warpsac.envs.tasks import EXTRAS, Task, all_tasks
+from warpsac.envs import contract, modules, names, published, registry
+from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, suite_names
 from warpsac.envs.torch import unitree_package
-from warpsac.errors import TrainingStopped, UserError, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 
 # The package that a family's extra installs, where its name differs from the family's.
 PACKAGES = {
@@ -36,8 +37,10 @@ PACKAGES = {
 class TasksOptions:
     """List the benchmark tasks with their sizes, regime and scores, or try those that can run here."""
 
-    family: str | None = None
-    """Only tasks of this family."""
+    simulator: str | None = None
+    """Only tasks of this simulator, with all that is in its registry besides the benchmark's."""
+    module: tuple[str, ...] = ()
+    """Modules to import first, that register tasks."""
     check: bool = False
     """Make and step each task that can run here, and compare its sizes with the table; exit code 1 if any differs."""
     json: bool = False
@@ -46,19 +49,60 @@ class TasksOptions:
 
 
 def command(asked: TasksOptions) -> int:
-    if asked.family is not None and asked.family not in EXTRAS:
-        raise UserError(f"family = '{asked.family}': must be one of {', '.join(EXTRAS)}")
-    families = [asked.family] if asked.family else list(EXTRAS)
+    if asked.simulator is not None and asked.simulator not in names.SIMULATORS:
+        raise ConfigError("simulator", asked.simulator, f"must be one of {', '.join(names.SIMULATORS)}")
+    families = [asked.simulator] if asked.simulator else list(EXTRAS)
     tasks = [task for family in families for task in all_tasks() if task.family == family]
     if asked.check:
+        modules.use(asked.module)
         return _check(tasks, asked)
+    others = _others(asked, {task.name for task in tasks})
+    if asked.module:  # what they have registered is of interest, not the benchmark
+        tasks = []
     if asked.json:
         status = {family: obstacle(family, asked.env) or "ready" for family in {task.family for task in tasks}}
         rows = [(task, {"status": status[task.family], "favoured": published.favoured(task.name)}) for task in tasks]
-        print(json.dumps([dataclasses.asdict(task) | more for task, more in rows]))
-    else:
+        registered = [{"name": name, "family": family} for family, found in others.items() for name in found]
+        print(json.dumps([dataclasses.asdict(task) | more for task, more in rows] + registered))
+        return 0
+    if tasks:
         _print_table(tasks, asked.env)
+    for family, found in others.items():
+        print(f"\n{family}: {len(found)} {'registered by ' + ', '.join(asked.module) if asked.module else 'others'}")
+        for name in found:
+            print(f"  {name}")
+    if not tasks and not others:
+        print("nothing: no task is registered" + (f" by {', '.join(asked.module)}" if asked.module else ""))
     return 0
+
+
+def _others(asked: TasksOptions, listed: set[str]) -> dict[str, list[str]]:
+    """Tasks outside the benchmark by family: all of a simulator, or those that the modules register."""
+    if not asked.module:
+        family = asked.simulator
+        if family is None or obstacle(family, asked.env) is not None:
+            return {}
+        known = suite_names(family) if family in SUITES and family not in names.REGISTRIES else _registered(family)
+        found = {family: [name for name in known if name not in listed]}
+    else:
+        families = [asked.simulator] if asked.simulator else list(names.REGISTRIES)
+        # A simulator is imported before the modules only if it was asked for: theirs will be.
+        before = {family: set(_registered(family) if asked.simulator else ()) for family in families}
+        stored = {name for family in SUITES for name in suite_names(family)} | set(_registered("gymnasium"))
+        modules.use(asked.module)
+        loaded = [family for family in families if names.REGISTRIES.get(family, "gymnasium") in sys.modules]
+        after = {family: set(_registered(family)) - before[family] for family in loaded}
+        found = {family: sorted(after[family] - (set() if asked.simulator else stored)) for family in loaded}
+        prefix = asked.module[0].partition(":")[0]
+        found = {family: [f"{prefix}:{name}" for name in added] for family, added in found.items()}
+    return {family: sorted(added) for family, added in found.items() if added}
+
+
+def _registered(family: str) -> list[str]:
+    """What is in the registry of a family that has one."""
+    shared = {"mujoco": "gymnasium", "sim2real": "mjlab"}.get(family, family)
+    found = names.task_names(shared) if shared in names.REGISTRIES else []
+    return [name for name in found if name.startswith(names.UNITREE)] if family == "sim2real" else found
 
 
 def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | None:

@@ -92,9 +92,10 @@ def find(name: str) -> Task | None:
     return close[0] if len(close) == 1 else None
 
 
-def suggestions(name: str, more_names: list[str] | None = None) -> list[str]:
-    """The known names closest to a misspelled one, best first."""
-    known = {n.lower(): n for n in [task.name for task in all_tasks()] + (more_names or [])}
+def suggestions(name: str, more_names: list[str] | None = None, others_only: bool = False) -> list[str]:
+    """The known names closest to a misspelled one, best first; of the benchmark's tasks, and of `more_names`."""
+    own = [] if others_only else [task.name for task in all_tasks()]
+    known = {n.lower(): n for n in own + (more_names or [])}
 
     def likeness(key: str) -> tuple[float, float]:
         """Without the version first: many tasks share one."""

@@ -41,6 +41,12 @@ EVALUATION_COLUMNS = {
 Row = dict[str, Any]
 
 
+def _columns(row: Mapping[str, Any]) -> dict[str, str]:
+    """The columns that an evaluation has: those above, and what the simulator measured besides."""
+    own = {name: key for name, key in EVALUATION_COLUMNS.items() if key in row}
+    return own | {key.removeprefix("eval/"): key for key in row if key.startswith("eval/") and key not in own.values()}
+
+
 def reproducible(row: Mapping[str, Any]) -> Row:
     """The row without its wall-clock fields: equal for equal seeds."""
     return {key: value for key, value in row.items() if not key.startswith(WALL_CLOCK_PREFIX)}
@@ -76,8 +82,9 @@ class RowFiles:
     def _write_table(self, evaluations: Sequence[Row]) -> None:
         """Make evaluations.csv the table of these rows; its columns are those of the first."""
         path = self.folder / EVALUATIONS
-        columns = [name for name, key in EVALUATION_COLUMNS.items() if evaluations and key in evaluations[0]]
-        cells = [[str(row.get(EVALUATION_COLUMNS[name], "")) for name in columns] for row in evaluations]
+        keys = _columns(evaluations[0]) if evaluations else {}
+        columns = list(keys)
+        cells = [[str(row.get(key, "")) for key in keys.values()] for row in evaluations]
         text = "".join(",".join(line) + "\n" for line in ([columns, *cells] if cells else []))
         if text.encode() != (path.read_bytes() if path.exists() else b""):
             write_atomically(path, text.encode())
@@ -119,7 +126,7 @@ class RowFiles:
     def _restore_rows(self) -> None:
         """A folder that was copied without its rows: its evaluations are rows again."""
         rows = [
-            {"kind": "eval"} | {key: found[name] for name, key in EVALUATION_COLUMNS.items() if name in found}
+            {"kind": "eval"} | {EVALUATION_COLUMNS.get(name, f"eval/{name}"): value for name, value in found.items()}
             for found in read_evaluations(self.folder)
         ]
         if rows:
@@ -234,7 +241,7 @@ def read_evaluations(path: Path | str) -> list[dict[str, float]]:
     file = Path(path) / EVALUATIONS if Path(path).is_dir() else Path(path)
     if not file.exists():
         rows = _evaluation_rows(file.parent)
-        return [{name: row[key] for name, key in EVALUATION_COLUMNS.items() if key in row} for row in rows]
+        return [{name: row[key] for name, key in _columns(row).items()} for row in rows]
     text = "".join(line for line in _lines(file) if line.endswith("\n"))
     evaluations = []
     for number, cells in enumerate(csv.DictReader(io.StringIO(text)), 2):

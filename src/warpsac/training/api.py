@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from warpsac.envs.names import bring
 from warpsac.envs.registry import configure
+from warpsac.errors import UserError
+from warpsac.runs.run_folder import open_run
 from warpsac.training import devices
 from warpsac.training import start as training
 from warpsac.training.policy import LoadedPolicy, load_policy
@@ -15,16 +18,45 @@ from warpsac.training.start import Outcome
 __all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "resume", "train"]
 
 
-def train(task: str, *, variant: str | None = None, profile: str | None = None, **settings: Any) -> Outcome:
-    """Train a policy; the same as `warpsac train TASK` with the same settings."""
-    config, reason = configure(task, variant=variant, profile=profile, **settings)
+def train(
+    task: Any = None,
+    *,
+    env: Any = None,
+    num_envs: int | None = None,
+    variant: str | None = None,
+    profile: str | None = None,
+    **settings: Any,
+) -> Outcome:
+    """Train a policy; the same as `warpsac train TASK` with the same settings.
+
+    The task is a name or an environment of your own, also as `env=`: a class or function that makes one (gymnasium,
+    JAX or torch), or an object. A mapping as `env` holds settings of the environments: env={"episode_limit": 200}.
+    """
+    given = {} if env is None or not isinstance(env, Mapping) else dict(env)
+    own = None if isinstance(env, Mapping) else env
+    if (task is None) == (own is None):
+        raise UserError("train needs a task: its name, or an environment of your own as `env`")
+    if num_envs is not None:
+        given["num_envs"] = num_envs
+    name = bring(task if own is None else own)
+    config, reason = configure(name, variant=variant, profile=profile, env=given, **settings)
     devices.use_compilation_cache()
     return training.train(config, [reason])
 
 
 def resume(
-    runs: Path | str | Sequence[Path | str], *, stop_at: int | None = None, time_budget: float | None = None
+    runs: Path | str | Sequence[Path | str],
+    *,
+    env: Any = None,
+    stop_at: int | None = None,
+    time_budget: float | None = None,
 ) -> Outcome:
-    """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`."""
+    """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`.
+
+    `env` is the environment that `train` was given, where that was an object of the program.
+    """
+    folders = [runs] if isinstance(runs, (Path, str)) else runs
+    if env is not None and folders:
+        bring(env, open_run(folders[0]).config.task)
     devices.use_compilation_cache()
-    return training.resume([runs] if isinstance(runs, (Path, str)) else runs, stop_at, time_budget)
+    return training.resume(folders, stop_at, time_budget)

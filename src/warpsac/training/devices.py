@@ -65,7 +65,7 @@ def describe_device() -> str:
 
 def require_gpu(config: Config, resumed: bool = False) -> None:
     """Refuse at once to train so many environments of a parallel simulator on a CPU."""
-    target = registry.lookup(config.task)
+    target = registry.target_of(config)
     if not (target.expects_gpu(config.env.num_envs) and on_cpu()):
         return
     warp = "warp" if target.family == "playground" else None
@@ -76,7 +76,7 @@ def require_gpu(config: Config, resumed: bool = False) -> None:
     )
     if resumed:
         raise UserError(f"{reason} resume it where there is one")
-    most = registry.most_envs(config.task) or 8
+    most = registry.most_envs(target) or 8
     small = SMALL_PPO if config.algo == PPO else SMALL
     evaluation = {"eval.episodes": 4, "eval.num_envs": min(4, most)}
     raise OtherSettings(f"{reason} try it small on the CPU", {"env.num_envs": min(8, most), **small, **evaluation})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,8 @@ class Episode:
     length: int
     success: bool | None
     """Whether the task was solved at any step; None where the task has no success."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Means over its steps of what the simulator measures besides, in an evaluation."""
 
 
 class HostEpisodes(NamedTuple):

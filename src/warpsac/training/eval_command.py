@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac.config.schema import Count, Seed
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
+from warpsac.training.episodes import Episode
 from warpsac.training.policy import load_policy, require_fit
 
 
@@ -29,6 +31,8 @@ class EvalOptions:
     """Number of complete episodes; default: as many as in the run's own evaluations."""
     seed: Seed = 0
     """Seed of the episodes."""
+    module: tuple[str, ...] = ()
+    """Modules that the run's task may import; `module:make_env` also allows that call."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -36,13 +40,14 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
-    target = registry.lookup(run.config.task)
+    modules.use(asked.module)
+    target = registry.target_of(run.config)
     devices.use_compilation_cache()
     if target.torch:
         devices.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = registry.make_sets(target.name, min(run.config.eval.num_envs, episodes), 1, run.env)
+    made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env)
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     if target.jax and not asked.json:
@@ -57,11 +62,11 @@ def command(asked: EvalOptions) -> int:
         print(json.dumps(row))
     else:
         print(f"{target.name}, {run.config.variant}, step {policy.step:,}")
-        Console().print(_table(row))
+        Console().print(_table(row, found))
     return 0
 
 
-def _table(row: dict[str, Any]) -> Table:
+def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:
     table = Table(show_header=False)
     table.add_row("episodes", str(row["eval/episodes"]))
     table.add_row("return", f"{row['eval/return']:.2f} ± {row['eval/return_std']:.2f}")
@@ -70,4 +75,7 @@ def _table(row: dict[str, Any]) -> Table:
         table.add_row("success", f"{100 * row['eval/success']:.1f} %")
     if "eval/score" in row:
         table.add_row("normalised score", f"{row['eval/score']:.3f}")
+    for name, value in row.items():
+        if name.removeprefix("eval/") in found[0].metrics:
+            table.add_row(name.removeprefix("eval/").replace("_", " "), f"{value:.4f}")
     return table

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def run_episodes_of_seeds(
     task, num_envs = envs.spec.task, envs.spec.num_envs
     quota = np.array([[len(range(i, episodes, num_envs)) for i in range(num_envs)] for _ in seeds])
     broken = np.zeros_like(quota)  # episodes in a row that a fault cut short
-    running = HostEpisodes.none(len(seeds), num_envs)
+    running, sums = HostEpisodes.none(len(seeds), num_envs), _Sums()
     found: list[list[Episode]] = [[] for _ in seeds]
     obs = envs.reset(seeds)
     while quota.any():
@@ -86,17 +87,40 @@ def run_episodes_of_seeds(
                 f"{task}: an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; "
                 "give episodes a limit with --env.episode-limit"
             )
-        running.observe(step.result, step.restart.mask if step.restart else None)
+        restarted = step.restart.mask if step.restart else None
+        sums.observe(step.metrics, restarted)
+        running.observe(step.result, restarted)
         for s, ended in enumerate(running.ended):
             for episode in ended:
                 broken[s, episode.env] = 0
                 if quota[s, episode.env] > 0:
                     quota[s, episode.env] -= 1
-                    found[s].append(episode)
+                    found[s].append(replace(episode, metrics=sums.means(s, episode)))
             ended.clear()
+        sums.forget(step.result.terminated | step.result.truncated)
         if on_step is not None:
             on_step()
     return found
+
+
+class _Sums:
+    """What simulators measure besides, summed over the steps of the running episodes."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, np.ndarray] = {}  # float64 [S, N] each
+
+    def observe(self, metrics: Mapping[str, np.ndarray] | None, restarted: np.ndarray | None) -> None:
+        if restarted is not None:
+            self.forget(restarted)
+        for name, values in (metrics or {}).items():
+            self._of[name] = self._of.get(name, 0.0) + np.asarray(values, np.float64)
+
+    def forget(self, mask: np.ndarray) -> None:
+        for total in self._of.values():
+            total[mask] = 0.0
+
+    def means(self, s: int, episode: Episode) -> dict[str, float]:
+        return {name: float(total[s, episode.env]) / episode.length for name, total in self._of.items()}
 
 
 def result_row(episodes: Sequence[Episode], task: Task | None) -> dict[str, float]:
@@ -104,6 +128,8 @@ def result_row(episodes: Sequence[Episode], task: Task | None) -> dict[str, floa
     row = summary(episodes, "eval")
     row["eval/return_std"] = float(np.std([e.total for e in episodes]))
     row["eval/episodes"] = len(episodes)
+    for name in episodes[0].metrics:
+        row[f"eval/{name}"] = float(np.mean([e.metrics[name] for e in episodes]))
     score = task.score(row["eval/return"], row.get("eval/success")) if task else None
     if score is not None:
         row["eval/score"] = score

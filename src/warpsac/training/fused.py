@@ -299,7 +299,8 @@ def make_envs(config: Config, resumed: bool) -> tuple[JaxEnv, JaxEnv]:
     if config.replay.placement == "host":
         raise ConfigError("replay.placement", "host", "must be auto or device: this simulator runs on the device")
     devices.require_gpu(config, resumed)
+    target = registry.target_of(config)
     return (
-        registry.make_jax(config.task, config.env.num_envs, config.env),
-        registry.make_jax(config.task, config.eval.num_envs, registry.for_episodes(config.env)),
+        registry.make_jax(target, config.env.num_envs, config.env),
+        registry.make_jax(target, config.eval.num_envs, registry.for_episodes(config.env)),
     )

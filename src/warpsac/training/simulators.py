@@ -47,7 +47,7 @@ class HostSimulators:
         return made
 
     def _make_sets(self, num_envs: int) -> SeedEnvs:
-        made = registry.make_sets(self.config.task, num_envs, len(self.config.seeds), self.config.env)
+        made = registry.make_sets(registry.target_of(self.config), num_envs, len(self.config.seeds), self.config.env)
         self.to_close.callback(made.close)
         return made
 
@@ -140,7 +140,7 @@ class TorchSimulators(HostSimulators):
         devices.share_gpu_memory()
         devices.require_gpu(config, self._resumed)
         self._sets = [self._make_set(config.seeds[0])]
-        spec, family = self._sets[0].spec, registry.lookup(config.task).family
+        spec, family = self._sets[0].spec, registry.target_of(config).family
         if spec.single and len(config.seeds) > 1:
             once = f"{family} exists once in a process"
             raise ConfigError("seeds", config.seeds, f"must be one: {once}, so train one seed after the other")
@@ -156,7 +156,7 @@ class TorchSimulators(HostSimulators):
         return SeedEnvs(self._sets, f"lockstep, in torch on {self._sets[0].device}", _stack, from_jax)
 
     def _make_set(self, seed: int) -> Any:
-        made = registry.make_torch(self.config.task, self.config.env.num_envs, self.config.env, seed)
+        made = registry.make_torch(registry.target_of(self.config), self.config.env.num_envs, self.config.env, seed)
         self.to_close.callback(made.close)
         return made
 

@@ -13,7 +13,7 @@ from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
@@ -34,6 +34,7 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     config = validate(config)
     registry.require_effect(config)
     with prepared(config, notes) as loop:
+        modules.remember(config.task)
         return loop.run()
 
 
@@ -81,11 +82,12 @@ def prepared(
 
     The simulators come first: if they cannot be made, no run folder is left behind.
     """
-    target = registry.lookup(config.task)
+    target = registry.target_of(config)
     with contextlib.ExitStack() as to_close:
         driver, placement = make_driver(config, to_close, resumed is not None)
         meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
         meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
+        meta |= {"task_source": source} if (source := modules.source_of(config.task)) else {}
         runs = resumed or [
             run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta)
             for seed in config.seeds
@@ -97,7 +99,7 @@ def prepared(
             to_close.callback(display.close)
             for run in runs:
                 to_close.callback(run.close)
-            lines = [*notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
             driver.init(display)
@@ -125,7 +127,7 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
 
 def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -> tuple[Driver, Placement]:
     """The driver that fits the task's simulator, and where its replay lives."""
-    target = registry.lookup(config.task)
+    target = registry.target_of(config)
     if target.jax:
         from warpsac.training.fused import FusedDriver, make_envs
 
@@ -167,7 +169,7 @@ def _notes(config: Config, driver: Driver, placement: Placement) -> list[str]:
     notes = [*driver.notes, *_memory_notes(config, driver.algorithm.ring, placement)]
     if driver.spec.episode_limit is None:
         notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
-    if not registry.lookup(config.task).jax and devices.on_cpu() and is_heavy(config):
+    if not registry.target_of(config).jax and devices.on_cpu() and is_heavy(config):
         notes.append("no GPU: a CPU makes only a few updates of this size a second; `--profile demo` is small")
     return notes
 

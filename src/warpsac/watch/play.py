@@ -14,6 +14,7 @@ import numpy as np
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, registry
+from warpsac.envs.registry import Target
 from warpsac.errors import UserError
 from warpsac.training.policy import LoadedPolicy, require_fit
 from warpsac.watch.video import find_gl, image_of, no_gl, writer
@@ -34,9 +35,9 @@ class Filmed(NamedTuple):
         return f"{self.steps:,} steps, {several}return {mean:.1f}"
 
 
-def record(agent: Agent, task: str, path: Path, steps: int, seed: int, config: EnvConfig | None = None) -> Filmed:
+def record(agent: Agent, task: Target, path: Path, steps: int, seed: int, config: EnvConfig | None = None) -> Filmed:
     """Write a video of an episode, or of several short ones, up to `steps` control steps."""
-    if not _choose_gl() and registry.lookup(task).family in registry.MUJOCO_FAMILIES:
+    if not _choose_gl() and task.family in registry.MUJOCO_FAMILIES:
         raise UserError(no_gl())
     env = registry.make(task, 1, config, render=True)
     try:
@@ -67,17 +68,17 @@ def record(agent: Agent, task: str, path: Path, steps: int, seed: int, config: E
     return Filmed(step + 1, tuple(returns or [running]))
 
 
-def watch(agent: Agent, task: str, host: str, port: int, seed: int, config: EnvConfig | None = None) -> None:
+def watch(agent: Agent, task: Target, host: str, port: int, seed: int, config: EnvConfig | None = None) -> None:
     """Show an agent at work in the browser, until Ctrl-C."""
     from warpsac.watch.viewer import session
 
     def prepare() -> tuple[contract.HostEnv, session.Act]:
         _choose_gl()  # for what an environment draws itself; MuJoCo's scenes need none
-        env = registry.make(task, 1, config, render=registry.lookup(task).family not in registry.MUJOCO_FAMILIES)
+        env = registry.make(task, 1, config, render=task.family not in registry.MUJOCO_FAMILIES)
         return env, _actor(agent, env.spec, seed)
 
     name = agent if isinstance(agent, str) else f"policy at step {agent.step:,}"
-    session.watch(prepare, task, name, host, port, seed)
+    session.watch(prepare, task.name, name, host, port, seed)
 
 
 def _actor(agent: Agent, spec: contract.EnvSpec, seed: int) -> Callable[[np.ndarray], np.ndarray]:

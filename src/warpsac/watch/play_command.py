@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from warpsac.config.schema import Count, Seed
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.training import devices
@@ -31,6 +31,10 @@ class PlayOptions:
     """Maximum number of control steps to show; the video ends with the episode, or after several short ones."""
     seed: Seed = 0
     """Seed of the episode."""
+    module: tuple[str, ...] = ()
+    """Modules that the run's task may import; `module:make_env` also allows that call."""
+    simulator: str | None = None
+    """With a task: the simulator to look it up in, where several know the name."""
     viewer: bool = False
     """Instead of a video, serve a page to watch and steer the robot in the browser."""
     host: str = "127.0.0.1"
@@ -43,21 +47,24 @@ def command(asked: PlayOptions) -> int:
     if asked.viewer and asked.out:
         raise UserError("--viewer writes no video: leave out --out, or --viewer")
     devices.use_compilation_cache()
+    modules.use(asked.module)
     agent: Any = asked.agent
-    task, env, out = asked.run, None, Path(f"{asked.run}-{agent}.mp4")
+    env, out = None, Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
     if agent == "policy":
         registry.require_no_task(asked.run, "to see it untrained: --agent zero or random")
     if agent == "policy" or Path(asked.run).is_dir():  # else the task of a run, without its policy
         run = run_folder.open_run(asked.run)
-        task, env, out = run.config.task, run.env, run.path / f"{agent}.mp4"
+        target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
+    else:
+        modules.use([asked.run] if ":" in asked.run else [])  # the user names it here
+        target = registry.lookup(asked.run, asked.simulator)
     if agent == "policy":
         agent = load_policy(asked.run)
-    target = registry.lookup(task)
     if target.jax:
         print("compiling the simulator ...", flush=True)
     if asked.viewer:
-        play.watch(agent, target.name, asked.host, asked.port, asked.seed, env)
+        play.watch(agent, target, asked.host, asked.port, asked.seed, env)
     else:
         out = Path(asked.out) if asked.out else out
-        print(f"video: {out} ({play.record(agent, target.name, out, asked.steps, asked.seed, env)})")
+        print(f"video: {out} ({play.record(agent, target, out, asked.steps, asked.seed, env)})")
     return 0

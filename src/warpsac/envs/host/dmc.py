@@ -17,6 +17,7 @@ from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.gym import in_process
 from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.names import Target
 from warpsac.errors import UserError
 
 # Names of the suite's cameras that see the whole body and follow it, in this order.
@@ -27,7 +28,8 @@ NEEDS_GL = ("quadruped-escape",)
 UNBOUNDED = 1e9
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
+    name = target.name
     build = partial(build_single, name, config.episode_limit)
     packages = ["dm_control", "mujoco"]
     return in_process(name, build(), build, num_envs, config, "dmc", packages, terms_of=attrgetter("terms"))

@@ -7,7 +7,6 @@ spec, and `Snapshot` and `MujocoTask` save and restore an episode.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,10 +21,12 @@ from warpsac.envs.contract import EnvSpec
 from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.vector import InProcessEnvs, Recipe
-from warpsac.errors import UserError, in_a_line
+from warpsac.envs.names import Target
+from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
 RegistryEntry = gymnasium.envs.registration.EnvSpec
+ISAAC_SETTINGS = "env_cfg_entry_point"  # what only IsaacLab's entries have
 SUCCESS_STEPS = 200  # tried to find out how an environment reports success
 
 
@@ -38,22 +39,22 @@ def _withdrawn(env_id: str) -> bool:
     return getattr(gymnasium.registry[env_id].entry_point, "__module__", None) == "gymnasium.envs"
 
 
-def is_registered(name: str) -> bool:
-    """Whether gymnasium knows the id; `module:Id` imports the module that registers it first."""
-    module, _, env_id = name.rpartition(":")
-    if module:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # whatever a user's own module may raise
-            raise UserError(f"task '{name}': cannot import module '{module}' ({in_a_line(error)})") from error
-    return env_id in gymnasium.registry and not _withdrawn(env_id)
+def task_names() -> list[str]:
+    """Those of a simulator that registers here too are that simulator's."""
+    return [name for name in registered_ids() if not _of_a_simulator(gymnasium.registry[name])]
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
-    first = build_single(name, render, config.episode_limit)
-    mujoco = isinstance(first, MujocoSnapshot)
+def _of_a_simulator(entry: RegistryEntry) -> bool:
+    maker = getattr(entry.entry_point, "func", entry.entry_point)  # ManiSkill's is a partial function
+    return ISAAC_SETTINGS in entry.kwargs or str(getattr(maker, "__module__", "")).startswith("mani_skill")
+
+
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
+    name = target.name
     # The entry itself, not its name: a worker process need not have registered it.
-    build = partial(build_single, gymnasium.registry[name.rpartition(":")[2]], render, config.episode_limit)
+    build = partial(build_single, gymnasium.registry[target.id], render, config.episode_limit)
+    first = build()
+    mujoco = isinstance(first, MujocoSnapshot)
     family, packages = ("mujoco", ["gymnasium", "mujoco"]) if mujoco else ("gymnasium", ["gymnasium"])
     keys = () if mujoco else ("is_success", "success")  # gymnasium's own MuJoCo tasks have none
     return in_process(name, first, build, num_envs, config, family, packages, keys)

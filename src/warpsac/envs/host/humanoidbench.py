@@ -27,6 +27,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.names import Target
 from warpsac.errors import UserError
 
 CHECKOUT_VARIABLE = "WARPSAC_HUMANOIDBENCH"
@@ -46,7 +47,8 @@ def missing(config: EnvConfig) -> str | None:
     return None
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
+    name = target.name
     checkout = find_checkout(config)
     build = partial(build_single, name, str(checkout), config.episode_limit)
     first = build()

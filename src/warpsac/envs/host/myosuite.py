@@ -13,6 +13,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.mujoco_state import quiet
 from warpsac.envs.host.vector import InProcessEnvs
+from warpsac.envs.names import Target
 from warpsac.errors import UserError
 
 SUCCESS_KEY = "solved"
@@ -38,7 +39,8 @@ BENCHMARK = {
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"myo-reach-hard": {"far_th": 0.034}}
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
+    name = target.name
     build = partial(build_single, name, config.episode_limit)
     first = build()
     packages = ["myosuite", "myo-sim", "mujoco", "gymnasium"]

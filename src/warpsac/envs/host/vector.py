@@ -239,12 +239,14 @@ class SeedEnvs:
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
         events = tuple(f"{name}{line}" for name, step in zip(self._names, steps) for line in step.events)
+        named = steps[0].metrics
+        metrics = None if named is None else {name: np.stack([step.metrics[name] for step in steps]) for name in named}
         if all(step.restart is None for step in steps):
-            return HostStep(result, None, faults, events)
+            return HostStep(result, None, faults, events, metrics)
         nothing = Restart(np.zeros(self.spec.num_envs, bool), np.zeros_like(steps[0].result.obs))
         restarts = [step.restart or nothing for step in steps]
         restart = Restart(np.stack([r.mask for r in restarts]), np.stack([r.obs for r in restarts]))
-        return HostStep(result, restart, faults, events)
+        return HostStep(result, restart, faults, events, metrics)
 
     def close(self) -> None:
         for env in self.sets:

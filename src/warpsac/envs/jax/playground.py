@@ -25,7 +25,9 @@ from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment, Picture
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose
+from warpsac.envs.names import Target
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult
 
@@ -212,12 +214,13 @@ class PlaygroundEnvs:
         return ObsViews(actor + critic, actor, critic_start=actor)
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
-    return PlaygroundEnvs(name, num_envs, config)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
+    return PlaygroundEnvs(target.id, num_envs, config)
 
 
-def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
+def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task without one."""
+    task = target.id
     if task not in ROBOTS:
         return None
     import mujoco

@@ -43,9 +43,17 @@ def missing(config: EnvConfig) -> str | None:
     return f"needs mujoco_menagerie: set {MENAGERIE_VARIABLE} (docs/simulators.md)"
 
 
+def task_names() -> list[str]:
+    """Playground's own tasks, and those that other packages have registered in its suites."""
+    import_playground()
+    from mujoco_playground._src import dm_control_suite, locomotion, manipulation
+
+    return [name for suite in (dm_control_suite, locomotion, manipulation) for name in suite.ALL_ENVS]
+
+
 def load(task: str, config: EnvConfig, impl: str) -> Any:
     registry = import_playground().registry
-    if task not in registry.ALL_ENVS:
+    if task not in task_names():
         raise UserError(f"{task}: the installed MuJoCo Playground has no such task")
     settings = registry.get_default_config(task)
     if "push_config" in settings:

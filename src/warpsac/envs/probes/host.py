@@ -20,6 +20,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.host.vector import InProcessEnvs, Recipe, pack_random, unpack_random
+from warpsac.envs.names import Target
 from warpsac.types import ObsViews
 
 Stepped = tuple[np.ndarray, float, bool, bool, dict[str, Any]]
@@ -147,7 +148,8 @@ TASKS: dict[str, type[Probe]] = {
 }
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool) -> InProcessEnvs:
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
+    name = target.name
     kind = TASKS[name]
     low, high = kind.action_space.low, kind.action_space.high
     spec = EnvSpec(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
+from warpsac.envs.names import Target
 from warpsac.types import Array, ObsViews, StepResult
 
 LIMIT = 25
@@ -88,5 +89,5 @@ class JaxPoint:
         return jnp.concatenate([point, jnp.square(point[:, :2])], axis=1)
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> JaxPoint:
-    return JaxPoint(name, num_envs)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> JaxPoint:
+    return JaxPoint(target.name, num_envs)

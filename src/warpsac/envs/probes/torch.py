@@ -18,6 +18,7 @@ import torch
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.host.vector import reset_seed
+from warpsac.envs.names import Target
 from warpsac.envs.probes.host import Point
 from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device
 from warpsac.types import ObsViews
@@ -113,5 +114,5 @@ class TorchPoint(TorchEnvs):
             TorchPoint._alive = None
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return TorchPoint(name, num_envs)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
+    return TorchPoint(target.name, num_envs)

@@ -50,6 +50,7 @@ class TorchStep(NamedTuple):
     truncated: Tensor  # bool [N]
     success: Tensor | None = None  # bool [N]
     final_obs: Tensor | None = None  # [N, D], from simulators that reset: read where an episode ended
+    metrics: dict[str, Tensor] | None = None  # [N] each, in new memory: see `HostStep`
 
 
 class TorchEnvs(abc.ABC):
@@ -124,10 +125,11 @@ class TorchEnvs(abc.ABC):
     def recv(self) -> HostStep:
         assert self._action is not None, "recv without send"
         action = self._middle + self._half * self._action.clamp(-1.0, 1.0)
-        result = self._settle(self.step(action))
+        taken = self.step(action)
+        result = self._settle(taken)
         shared = StepResult(*(None if tensor is None else self._give(tensor) for tensor in result))
         self._action = None  # not before: see the module's docstring
-        return HostStep(shared, None, 0)
+        return HostStep(shared, None, 0, metrics=taken.metrics)
 
     def get_state(self) -> None:
         return None
@@ -195,7 +197,9 @@ class OnHost(HostEnv):
         self._envs.send(jax.numpy.asarray(action))
 
     def recv(self) -> HostStep:
-        return to_host_step(self._envs.recv().result)
+        step = self._envs.recv()
+        metrics = {name: tensor.cpu().numpy() for name, tensor in (step.metrics or {}).items()}
+        return to_host_step(step.result)._replace(metrics=metrics or None)
 
     def render(self) -> np.ndarray:
         return self._envs.render()

@@ -9,16 +9,20 @@ Version 3 dropped the `-v0` of task names and changed the spelling of some: a ta
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
+from warpsac.envs.host.gym import ISAAC_SETTINGS
+from warpsac.envs.names import Target
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
@@ -31,11 +35,11 @@ PACKAGES = ["isaaclab", "isaacsim", "newton", "mujoco-warp", "warp-lang", "torch
 class IsaacEnvs(TorchEnvs):
     resets_itself = True
 
-    def __init__(self, task: str, num_envs: int, config: EnvConfig):
-        device = learner_device()
+    def __init__(self, target: Target, num_envs: int, config: EnvConfig):
+        device, task = learner_device(), target.name
         self._running = contextlib.ExitStack()
         with quietly():
-            self._env = _start(task, num_envs, str(device), config.episode_limit, self._running)
+            self._env = _start(target.id, num_envs, str(device), config.episode_limit, self._running)
             groups = self._env.reset(seed=0)[0]
         self._groups = [name for name in (ACTOR, CRITIC) if name in groups]
         if self._groups[:1] != [ACTOR] or not all(torch.is_tensor(groups[name]) for name in self._groups):
@@ -92,20 +96,31 @@ class IsaacEnvs(TorchEnvs):
         self._running.close()
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return IsaacEnvs(name, num_envs, config)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
+    return IsaacEnvs(target, num_envs, config)
+
+
+@functools.cache
+def launch() -> Any:
+    """IsaacLab's launcher; Isaac Sim, which 2 needs, is started. The tasks of other packages may be imported after
+    that."""
+    app = importlib.import_module("isaaclab.app")
+    if not hasattr(app, "launch_simulation"):
+        app.AppLauncher(headless=True, device=str(learner_device()))
+    return app
+
+
+def task_names() -> list[str]:
+    """Every task that IsaacLab, or another package for it, has registered with gymnasium."""
+    with quietly():
+        launch()
+        importlib.import_module("isaaclab_tasks")
+    return [name for name, entry in gymnasium.registry.items() if ISAAC_SETTINGS in entry.kwargs]
 
 
 def _start(task: str, num_envs: int, device: str, limit: int | None, running: contextlib.ExitStack) -> Any:
     """Start the simulator and make the task's environments; what must be closed after them goes to `running`."""
-    app = importlib.import_module("isaaclab.app")
-    from_three_on = hasattr(app, "launch_simulation")
-    if not from_three_on:
-        app.AppLauncher(headless=True, device=device)
-    importlib.import_module("isaaclab_tasks")
-    import gymnasium
-
-    registered = find_id(task, [name for name in gymnasium.registry if name.startswith("Isaac")])
+    registered = find_id(task, task_names())
     settings = importlib.import_module("isaaclab_tasks.utils.parse_cfg").parse_env_cfg(
         registered, device=device, num_envs=num_envs
     )
@@ -116,7 +131,7 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
         settings.episode_length_s = episode_seconds(limit, settings.decimation * settings.sim.dt)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # a long report of what is said below in one line
-            if from_three_on:
+            if hasattr(app := launch(), "launch_simulation"):
                 running.enter_context(app.launch_simulation(settings, {"headless": True}))
             return gymnasium.make(registered, cfg=settings).unwrapped
     except FileNotFoundError as error:

@@ -18,6 +18,7 @@ import torch
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec
+from warpsac.envs.names import Target
 from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device, quietly
 from warpsac.errors import OtherSettings, UserError, in_a_line
 from warpsac.types import ObsViews
@@ -26,8 +27,8 @@ PACKAGES = ["mani_skill", "sapien", "torch"]
 
 
 class ManiSkillEnvs(TorchEnvs):
-    def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
-        device = learner_device()
+    def __init__(self, target: Target, num_envs: int, config: EnvConfig, render: bool = False):
+        device, task = learner_device(), target.name
         most = most_envs()
         if most and num_envs > most:
             raise OtherSettings(
@@ -36,7 +37,7 @@ class ManiSkillEnvs(TorchEnvs):
                 ", or install 'warpsac[cuda]' for a GPU",
             )
         with quietly():
-            self._env, limit = _build(task, num_envs, device.type == "cpu", render)
+            self._env, limit = _build(target.id, num_envs, device.type == "cpu", render)
             self._limit = config.episode_limit or limit
             obs_dim = self._env.reset(seed=0)[0].shape[1]
         space = self._env.single_action_space
@@ -84,16 +85,26 @@ def most_envs() -> int | None:
     return 1 if learner_device().type == "cpu" else None
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return ManiSkillEnvs(name, num_envs, config, render)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
+    return ManiSkillEnvs(target, num_envs, config, render)
+
+
+def task_names() -> list[str]:
+    """Every task of ManiSkill, and those that other packages have registered with it."""
+    return list(_registered())
+
+
+def _registered() -> dict[str, Any]:
+    os.environ.setdefault("MS_SKIP_ASSET_DOWNLOAD_PROMPT", "1")  # it would wait for an answer
+    with quietly():
+        importlib.import_module("mani_skill.envs")
+    logging.getLogger("mani_skill ").setLevel(logging.ERROR)  # its name ends in a blank
+    return importlib.import_module("mani_skill.utils.registration").REGISTERED_ENVS
 
 
 def _build(task: str, num_envs: int, on_cpu: bool, render: bool) -> tuple[Any, int]:
     """ManiSkill's own environments without its wrappers, and the step limit it registers for them."""
-    os.environ.setdefault("MS_SKIP_ASSET_DOWNLOAD_PROMPT", "1")  # it would wait for an answer
-    importlib.import_module("mani_skill.envs")
-    logging.getLogger("mani_skill ").setLevel(logging.ERROR)  # its name ends in a blank
-    registered = importlib.import_module("mani_skill.utils.registration").REGISTERED_ENVS
+    registered = _registered()
     if task not in registered:
         raise UserError(f"{task}: the installed ManiSkill has no such task")
     entry = registered[task]

@@ -18,10 +18,12 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
-from warpsac.envs.torch import mjlab_robots
+from warpsac.envs.names import Target
+from warpsac.envs.torch import mjlab_motion, mjlab_robots
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device
-from warpsac.envs.torch.mjlab_tasks import load_settings, without_tables
-from warpsac.envs.torch.mjlab_tasks import task_names as task_names  # part of a family's module
+from warpsac.envs.torch.mjlab_tasks import settings_of as settings_of  # these two belong to a family's module
+from warpsac.envs.torch.mjlab_tasks import task_names as task_names
+from warpsac.envs.torch.mjlab_tasks import without_tables
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
@@ -35,11 +37,10 @@ _INFERENCE = torch.inference_mode()
 
 
 class MjlabEnvs(TorchEnvs):
-    def __init__(self, task: str, num_envs: int, config: EnvConfig, render: bool = False):
-        device = learner_device()
-        settings = load_settings(task)
-        if any(getattr(command, "motion_file", None) == "" for command in settings.commands.values()):
-            raise UserError(f"{task}: follows a recorded motion, a file that cannot be named here: not supported")
+    def __init__(self, target: Target, num_envs: int, config: EnvConfig, render: bool = False):
+        device, task = learner_device(), target.name
+        settings = settings_of(target)
+        motion = mjlab_motion.follow(task, settings, config.motion)
         settings.scene.num_envs = num_envs
         if config.episode_limit is not None:
             control_step = settings.decimation * settings.sim.mujoco.timestep
@@ -57,6 +58,8 @@ class MjlabEnvs(TorchEnvs):
             from mjlab.envs import ManagerBasedRlEnv
 
             self._env: Any = ManagerBasedRlEnv(settings, str(device), render_mode="rgb_array" if render else None)
+        self._motion: Any = None if motion is None else self._env.command_manager.get_term(motion)
+        self._evaluates = False
         self._groups = [ACTOR, *(cameras if config.cameras else []), CRITIC]
         sizes = {name: int(np.prod(self._env.observation_manager.group_obs_dim[name])) for name in self._groups}
         limit = config.action_limit or ACTION_LIMIT
@@ -76,19 +79,22 @@ class MjlabEnvs(TorchEnvs):
             terms=tuple((term.name, term.size) for term in mjlab_robots.terms_of(self._env, self._groups[:-1])),
             versions=installed_versions(PACKAGES),
         )
-        self._first_stage = False
         super().__init__(spec, device)
 
     def for_evaluation(self) -> None:
         """Stay at a curriculum's first stage, and every robot where it is on rough terrain, so that results compare."""
-        self._first_stage = True
+        self._evaluates = True
         if self._env.scene.terrain is not None:
             self._env.scene.terrain.update_env_origins = lambda *_: None
+        if self._motion is not None:
+            mjlab_motion.start_at_the_beginning(self._motion)
 
     @_INFERENCE
     def start(self, seed: int) -> Tensor:
-        if self._first_stage:
+        if self._evaluates:
             self.set_progress(1)  # not 0: 1.2 has no stage before the first step
+        if self._motion is not None:
+            self._motion.start_again()
         with without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
@@ -99,14 +105,17 @@ class MjlabEnvs(TorchEnvs):
 
     def curriculum(self) -> dict[str, np.ndarray]:
         terrain = self._env.scene.terrain
-        return {name: getattr(terrain, name).cpu().numpy() for name in TERRAIN if hasattr(terrain, name)}
+        found = {name: getattr(terrain, name).cpu().numpy() for name in TERRAIN if hasattr(terrain, name)}
+        return found if self._motion is None else found | mjlab_motion.sampling_of(self._motion)
 
     @_INFERENCE
     def take_up(self, curriculum: dict[str, np.ndarray]) -> None:
-        terrain = self._env.scene.terrain
-        for name, numbers in curriculum.items():
+        terrain, levels = self._env.scene.terrain, {name: curriculum[name] for name in TERRAIN if name in curriculum}
+        for name, numbers in levels.items():
             getattr(terrain, name)[:] = torch.as_tensor(numbers, device=self.device)
-        if curriculum:
+        if self._motion is not None and "motion_failures" in curriculum:
+            mjlab_motion.take_up_sampling(self._motion, curriculum["motion_failures"])
+        if levels:
             terrain.env_origins[:] = terrain.terrain_origins[terrain.terrain_levels, terrain.terrain_types]
 
     def set_progress(self, steps: int) -> None:
@@ -114,10 +123,13 @@ class MjlabEnvs(TorchEnvs):
 
     @_INFERENCE
     def step(self, action: Tensor) -> TorchStep:
-        if self._first_stage:
+        if self._evaluates:
             self.set_progress(0)  # and 1 when episodes that end now start again
         obs, reward, terminated, truncated, _ = self._env.step(action)
-        return TorchStep(self._observation(obs), reward, terminated, truncated)
+        if self._motion is None:
+            return TorchStep(self._observation(obs), reward, terminated, truncated)
+        metrics = mjlab_motion.errors_of(self._motion) if self._evaluates else None
+        return TorchStep(self._observation(obs), reward, terminated, truncated | self._motion.over, metrics=metrics)
 
     @_INFERENCE
     def restart(self, envs: Tensor) -> Tensor:
@@ -154,13 +166,13 @@ class MjlabEnvs(TorchEnvs):
         self._env.close()
 
 
-def make(name: str, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
-    return MjlabEnvs(name, num_envs, config, render)
+def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> TorchEnvs:
+    return MjlabEnvs(target, num_envs, config, render)
 
 
-def deployment(task: str, config: EnvConfig, steps: int = 0) -> Deployment | None:
+def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """How a policy of this task drives its robot; None where its actions are not joint targets."""
-    with contextlib.closing(MjlabEnvs(task, 1, config)) as made:
+    with contextlib.closing(MjlabEnvs(target, 1, config)) as made:
         return made.deployment(steps)
 
 

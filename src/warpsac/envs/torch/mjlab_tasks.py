@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from warpsac.envs.names import UNITREE, Target
 from warpsac.envs.torch import unitree_package
 from warpsac.envs.torch.base import quietly
 from warpsac.errors import UserError
@@ -21,10 +22,10 @@ def task_names() -> list[str]:
     return list(registry.list_tasks())
 
 
-def load_settings(task: str) -> Any:
+def settings_of(target: Target) -> Any:
     """MJLab's own settings of a task."""
-    registry = _registry()
-    if task not in registry.list_tasks() and task.startswith(unitree_package.PREFIX):
+    task, registry = target.id, _registry()
+    if task not in registry.list_tasks() and task.startswith(UNITREE):
         try:
             _load_unitree()
         except UserError as error:

@@ -26,7 +26,7 @@ from pathlib import Path
 from warpsac.errors import UserError, in_a_line
 
 CHECKOUT = "WARPSAC_UNITREE"
-NAME, PREFIX, PACKAGE = "unitree_rl_mjlab", "Unitree-", "src"
+NAME, PACKAGE = "unitree_rl_mjlab", "src"
 FILES = ("src/tasks/__init__.py", "src/assets/robots/__init__.py")  # by which it is recognised
 WRITTEN_FOR = "1.2.0"  # of MJLab
 INSTALL = f"pip install --no-deps -e CHECKOUT, or name its folder by {CHECKOUT}=CHECKOUT"
