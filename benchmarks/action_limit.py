@@ -39,11 +39,7 @@ class Clipped:
 
 def measure(session: Any, task: str, limit: float, episodes: int, seed: int) -> dict[str, Any]:
     config = EnvConfig(num_envs=episodes, action_limit=limit)
-    if registry.lookup(task).torch:
-        from warpsac.envs.torch.base import seed_generators
-
-        seed_generators(seed)  # the same friction for every limit
-    with contextlib.closing(registry.make(task, episodes, config)) as env:
+    with contextlib.closing(registry.make(task, episodes, config, seed=seed)) as env:
         policy = Clipped(session, env.spec.views.actor_dim, limit)
         found = run_episodes(env, policy, episodes, seed)
         longest = env.spec.episode_limit

@@ -38,9 +38,19 @@ def for_episodes(config: EnvConfig | None) -> EnvConfig:
     return replace(config or EnvConfig(), stagger=False)
 
 
-def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
-    """Environments of any simulator, stepped from Python in this process, not yet reset."""
+def make(
+    task: Target | str,
+    num_envs: int,
+    config: EnvConfig | None = None,
+    render: bool = False,
+    seed: int | None = None,
+) -> HostEnv:
+    """Environments of any simulator, stepped from Python in this process, not yet reset.
+
+    With a seed, what a torch simulator draws while it is made (MJLab's friction) is drawn from it.
+    """
     with _family_of(task) as (target, family):
+        _seed_torch(target, seed)
         config = for_episodes(config) if target.jax else config or EnvConfig()
         env = family.make(target, num_envs, config, render)
         if target.jax:
@@ -57,7 +67,9 @@ def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, ren
         return env
 
 
-def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | None = None) -> SeedEnvs:
+def make_sets(
+    task: Target | str, num_envs: int, sets: int, config: EnvConfig | None = None, seed: int | None = None
+) -> SeedEnvs:
     """The same for several seeds at once, stepped wherever that is fastest: here or in worker processes."""
     from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs
 
@@ -71,7 +83,7 @@ def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | 
             from warpsac.envs.host.spread import spread
 
             return spread(first, sets, config)
-    return SeedEnvs([make(target, num_envs, config) for _ in range(sets)])
+    return SeedEnvs([make(target, num_envs, config, seed=seed) for _ in range(sets)])
 
 
 def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
@@ -85,16 +97,17 @@ def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None)
 def make_torch(
     task: Target | str, num_envs: int, config: EnvConfig | None = None, seed: int | None = None
 ) -> TorchEnvs:
-    """Environments of a task whose simulator steps on torch tensors (`Target.torch`).
-
-    With a seed, what the simulator draws while it is made is drawn from it.
-    """
+    """Environments of a task whose simulator steps on torch tensors (`Target.torch`); the seed as for `make`."""
     with _family_of(task) as (target, family):
-        if seed is not None:
-            from warpsac.envs.torch.base import seed_generators
-
-            seed_generators(seed)
+        _seed_torch(target, seed)
         return family.make(target, num_envs, config or EnvConfig())
+
+
+def _seed_torch(target: Target, seed: int | None) -> None:
+    if target.torch and seed is not None:
+        from warpsac.envs.torch.base import seed_generators
+
+        seed_generators(seed)
 
 
 def most_envs(task: Target | str) -> int | None:
