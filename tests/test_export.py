@@ -315,13 +315,29 @@ def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_benchmark_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "benchmarks" / "export.py"
-    spec = importlib.util.spec_from_file_location("export_benchmark", path)
+def benchmark(name: str) -> Any:
+    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", path)
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_clipped_actions_are_counted(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(export(run, tmp_path / "out").path / "policy.onnx")
+    words = ["--task", "probe-point", "--limits", "0.01", "100", "--episodes", "2", "--json"]
+    benchmark("action_limit").main([path, *words])
+    narrow, wide = json.loads(capsys.readouterr().out)["measured"]
+    assert (narrow["limit"], wide["limit"]) == (0.01, 100.0)
+    assert narrow["clipped_share"] > wide["clipped_share"] == 0
+    assert 0.01 < wide["largest_action"] < 100
+    assert wide["return_mean"] != narrow["return_mean"]  # this task has a range of its own, which the limit stretches
+
+
+def test_the_benchmark_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = benchmark("export")
     monkeypatch.setattr(module, "pin_to_one_core", lambda: False)
     module.main(["--json", "--rounds", "2", "--calls", "10"])
     report = json.loads(capsys.readouterr().out)
