@@ -80,6 +80,9 @@ PROFILES: dict[str, Config] = {
     "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792, action_limit=2.0),
 }
 
+# Profiles whose recipe is that of one environment: every step counts, however many environments make it.
+DATA_LIMITED = ("cpu", "demo")
+
 # The profile of a family's tasks; the data-limited families and small tasks of users share "cpu".
 FAMILY_PROFILES = {name: name for name in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")}
 # Environments that users write for a GPU have no profile of their own: the number of environments decides.
@@ -90,7 +93,7 @@ FAMILY_PROFILES |= dict.fromkeys(OWN_FAMILIES, "mjlab")
 def _ppo_profile(name: str) -> Config:
     """The PPO sizes of a profile: its discount and number format, many more steps, no replay."""
     base = PROFILES[name]
-    if name in ("cpu", "demo"):  # simulators stepped on the CPU: small networks, small minibatches, a fixed rate
+    if name in DATA_LIMITED:  # simulators stepped on the CPU: small networks, small minibatches, a fixed rate
         steps, rollout, minibatches = (base.total_steps, 256, 32) if name == "cpu" else (100_000, 64, 8)
         every, log_every, env = steps // 10, rollout, EnvConfig(num_envs=8)
         ppo = PpoConfig(
@@ -153,15 +156,45 @@ def resolve(
             allowed = VARIANTS if algo else (*VARIANTS, PPO)
             raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
         base, axes = PROFILES[profile], VARIANTS[variant]
+        updates, decay = _per_interaction(profile, base.env.num_envs if num_envs is None else num_envs)
         config = dataclasses.replace(
             base,
             variant=variant,
             profile=profile,
-            replay=base.replay if axes.swd else dataclasses.replace(base.replay, decay_steps=0),
+            updates_per_step=updates,
+            replay=dataclasses.replace(base.replay, decay_steps=decay if axes.swd else 0),
             learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
         )
     env = config.env if num_envs is None else dataclasses.replace(config.env, num_envs=num_envs)
     return dataclasses.replace(config, task=task, env=env), reason
+
+
+def _per_interaction(profile: str, num_envs: int) -> tuple[int, int]:
+    """Updates an interaction, and interactions over which weights decay.
+
+    An interaction is one step of every environment. The data-limited profiles keep what they have for each step: with
+    more environments, more updates and, as ages are counted in interactions, a shorter decay.
+    """
+    base = PROFILES[profile]
+    count = max(1, num_envs) if profile in DATA_LIMITED else 1  # a number out of range is refused later, by its name
+    return base.updates_per_step * count, max(1, round(base.replay.decay_steps / count))
+
+
+def recipe_notes(config: Config) -> list[str]:
+    """A line, if the number of environments has changed updates or ages."""
+    count = config.env.num_envs
+    if config.algo == PPO or config.profile not in DATA_LIMITED or count == 1:
+        return []
+    updates, decay = _per_interaction(config.profile, count)
+    changed = []
+    if config.updates_per_step == updates:
+        changed.append(f"{updates:,} updates an interaction")
+    if config.replay.decay_steps == decay:
+        changed.append(f"ages decay over {decay:,} interactions")
+    if not changed:
+        return []
+    fewer = " (--updates-per-step 1 makes fewer)" if config.updates_per_step == updates else ""
+    return [f"{count} environments: {', '.join(changed)}: the same for each step as with one environment{fewer}"]
 
 
 def wrong_variant(variant: str | None) -> str:

@@ -6,6 +6,7 @@ registry         task name -> family -> environments; simulators are imported on
 tasks            the table of benchmark tasks; published: the published results on them
 task_list, check `warpsac tasks` and `warpsac check-env`
 deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models
+symmetry         how observations and actions look in a mirror: of a robot, or from a file
 drawing          pictures of MuJoCo-based environments
 host/ jax/ torch/ probes/   the families, by how they are stepped; toy tasks with known values
 

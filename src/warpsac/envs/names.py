@@ -277,6 +277,8 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
 
     try:
         kind = kinds.family_of(factory, overrides or {})
+    except UserError:
+        raise
     except (Exception, SystemExit) as error:
         raise UserError(f"task '{name}': making its environment raises {in_a_line(error)}") from error
     if kind is None:

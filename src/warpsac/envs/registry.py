@@ -17,6 +17,7 @@ from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup
+from warpsac.envs.symmetry import Unknown
 from warpsac.envs.tasks import EXTRAS
 from warpsac.errors import ConfigError, UserError, in_a_line
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from warpsac.envs.deploy_contract import Deployment
     from warpsac.envs.host.vector import SeedEnvs
     from warpsac.envs.torch.base import TorchEnvs
+    from warpsac.types import Symmetry
 
 __all__ = ["FAMILIES", "JAX_FAMILIES", "MUJOCO_FAMILIES", "TORCH_FAMILIES", "Target", "lookup"]
 
@@ -83,7 +85,8 @@ def make_sets(
             from warpsac.envs.host.spread import spread
 
             return spread(first, sets, config)
-    return SeedEnvs([make(target, num_envs, config, seed=seed) for _ in range(sets)])
+        made = [] if first is None else [first]
+    return SeedEnvs([*made, *(make(target, num_envs, config, seed=seed) for _ in range(sets - len(made)))])
 
 
 def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
@@ -124,6 +127,16 @@ def deployment(task: Target | str, config: EnvConfig | None = None, steps: int =
         return family.deployment(target, config or EnvConfig(), steps) if known else None
 
 
+def symmetry(task: Target | str, config: EnvConfig | None = None) -> Symmetry:
+    """How the observations and actions of this task look in a mirror, where its simulator or robot says so."""
+    with _family_of(task) as (target, family):
+        known = hasattr(family, "symmetry")
+        found: Symmetry | None = family.symmetry(target, config or EnvConfig()) if known else None
+    if found is None:
+        raise Unknown(f"{target.name} has no robot whose mirror image is known")
+    return found
+
+
 @contextlib.contextmanager
 def _family_of(task: Target | str) -> Iterator[tuple[Target, Any]]:
     """A task and the module of its family; whatever a simulator raises becomes a one-line UserError."""
@@ -151,9 +164,12 @@ def why_not_made(target: Target, error: Exception) -> str:
 NO_LIMIT = ("probe-native",)  # families whose episodes have a fixed length
 # The families that use a setting of `EnvConfig`; settings that are not listed are used by all.
 USED_BY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("pushes", "randomize", "full_reset", "impl"), ("playground",)),
+    **dict.fromkeys(("pushes", "randomize", "impl"), ("playground",)),
+    "full_reset": ("playground", "jax"),
     **dict.fromkeys(("cameras", "motion"), ("mjlab", "sim2real")),
     "action_limit": ("mjlab", "sim2real", "isaaclab", "gymnasium"),  # whose actions may have no bounds
+    "success_key": ("mujoco", "gymnasium", "jax"),
+    **dict.fromkeys(("actor_obs", "critic_obs"), ("gymnasium", "jax")),
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }
@@ -214,6 +230,7 @@ def configure(
     """
     env = settings.get("env")
     num_envs = env.get("num_envs") if isinstance(env, Mapping) else None
+    count = num_envs if isinstance(num_envs, int) else None  # anything else is refused below
     algo, simulator, changes = (settings.pop(name, None) for name in ("algo", "simulator", "task_config"))
-    config, reason = defaults_of(task, num_envs, variant, profile, algo, simulator, changes)
+    config, reason = defaults_of(task, count, variant, profile, algo, simulator, changes)
     return override(config, settings), reason

@@ -2,6 +2,7 @@
 
 RUN/config.json        the settings, enough to run it again
     meta.json          command, versions, machine, commit; an entry under "resumes" for each resume
+    symmetry.json      how observations and actions are mirrored, with learner.symmetry
     metrics.jsonl      one JSON object per row, append-only (`rowfiles`)
     evaluations.csv    one line per evaluation, derived from the rows
     checkpoints/  tensorboard/  curve.png
@@ -33,6 +34,7 @@ from warpsac.runs.rowfiles import RowFiles, aside_folder
 from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
 CONFIG, META, FAILURE, CHECKPOINTS, LOCK = "config.json", "meta.json", "failure.txt", "checkpoints", ".lock"
+SYMMETRY = "symmetry.json"
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
 
@@ -54,8 +56,13 @@ def resume_command(folders: Sequence[Path]) -> str:
     return shlex.join(["warpsac", "train", "--resume", *map(str, folders)])
 
 
-def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any]) -> RunFolder:
-    """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten."""
+def create(
+    out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any], symmetry: str | None = None
+) -> RunFolder:
+    """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten.
+
+    `symmetry`: the content of symmetry.json, if there is one.
+    """
     if config.log.wandb:
         require_wandb()
     out, config = Path(out), dataclasses.replace(config, seeds=(seed,))
@@ -69,6 +76,8 @@ def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[
                 break
             path = out / f"{name}-{count}"
         write_atomically(path / META, _json_bytes({**meta, "resumes": []}))
+        if symmetry is not None:
+            write_atomically(path / SYMMETRY, symmetry.encode())
         write_atomically(path / CONFIG, to_json(config).encode())  # last: it makes the folder a run
     except OSError as error:
         if created:

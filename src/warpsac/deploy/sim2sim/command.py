@@ -108,5 +108,7 @@ def _show(found: dict[str, Any]) -> None:
         )
     console.print(f"falls: {found['falls']}{fell}")
     console.print(f"mechanical power: {found['power']:.0f} W")
+    if "action_rate" in found:
+        console.print(f"action rate: {found['action_rate']:.4f} (mean squared change of the actions per control step)")
     if "video" in found:
         console.print(f"video: {found['video']}")

@@ -27,6 +27,7 @@ class Walk(NamedTuple):
     command: np.ndarray  # [3]
     velocity: np.ndarray  # [steps, 3] at the end of each control step
     power: np.ndarray  # [steps], W
+    actions: np.ndarray  # [steps, A] as the policy gave them
     counted: np.ndarray  # bool [steps], not settling after a start
     fell_at: tuple[float, ...]  # seconds from the start
     control_hz: float
@@ -45,6 +46,8 @@ class Walk(NamedTuple):
             result["velocity"] = self.velocity[self.counted].mean(0).tolist()
             result["mean_error"] = error.mean(0).tolist()
             result["rms_error"] = np.sqrt(np.square(error).mean(0)).tolist()
+            change = np.diff(self.actions, axis=0)[self.counted[1:]]
+            result["action_rate"] = float(np.square(change).mean())
         return result
 
 
@@ -62,12 +65,14 @@ def walk(
     hz = robot.robot.control_hz
     order, steps, since_start = np.array(command, np.float64), max(1, round(seconds * hz)), 0
     velocity, power, counted = np.zeros((steps, 3)), np.zeros(steps), np.zeros(steps, bool)
+    actions = np.zeros((steps, len(robot.robot.joints)))
     fell_at = []
     robot.reset()
     for step in range(steps):
         obs = robot.observe(order)
         each(step, obs)
-        robot.step(act(obs), order)
+        actions[step] = act(obs)
+        robot.step(actions[step], order)
         since_start += 1
         velocity[step], power[step] = robot.velocity, robot.power
         counted[step] = since_start > SETTLING_SECONDS * hz
@@ -76,7 +81,7 @@ def walk(
             velocity[step], power[step], counted[step] = 0, 0, False  # they may be NaN
             robot.reset()
             since_start = 0
-    return Walk(order, velocity, power, counted, tuple(fell_at), hz)
+    return Walk(order, velocity, power, actions, counted, tuple(fell_at), hz)
 
 
 # --- pictures

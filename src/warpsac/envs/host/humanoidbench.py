@@ -25,7 +25,7 @@ import numpy as np
 from warpsac.config.provenance import git_state
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.host import mujoco_state, vector
-from warpsac.envs.host.gym import MujocoTask, in_process
+from warpsac.envs.host.single import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
 from warpsac.errors import UserError

@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.host.gym import MujocoTask, in_process
 from warpsac.envs.host.mujoco_state import quiet
+from warpsac.envs.host.single import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
 from warpsac.errors import UserError

@@ -18,9 +18,11 @@ from typing import Any
 import jax
 
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import symmetry
 from warpsac.envs.deploy_contract import Gait, Term
 from warpsac.envs.mujoco_robots import Sensing
 from warpsac.errors import UserError
+from warpsac.types import Mirror
 
 MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
 
@@ -184,3 +186,22 @@ _T1 = _sensing(
 )  # fmt: skip
 ROBOTS = {f"{name}Joystick{terrain}Terrain": sensing for name, sensing in (("G1", _G1), ("T1", _T1))
           for terrain in ("Flat", "Rough")}  # fmt: skip
+
+
+def critic_parts(joints: Mirror) -> tuple[tuple[str, Mirror], ...]:
+    """What the critic of these tasks sees after the actor's observation, part by part, and how each is mirrored."""
+    feet = ("left_foot", "right_foot")
+    return (
+        ("gyro", symmetry.ROTATION),
+        ("accelerometer", symmetry.VECTOR),
+        ("gravity", symmetry.VECTOR),
+        ("linvel", symmetry.VECTOR),
+        ("global_angvel", symmetry.ROTATION),
+        ("joint_angles", joints),
+        ("joint_vel", joints),
+        ("root_height", symmetry.NUMBER),
+        ("actuator_force", joints),
+        ("contact", symmetry.swapped(feet)),
+        ("feet_vel", symmetry.swapped_vectors(feet)),
+        ("feet_air_time", symmetry.swapped(feet)),
+    )

@@ -19,13 +19,13 @@ from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
 from warpsac.envs.names import Target
-from warpsac.envs.torch import mjlab_motion, mjlab_robots
+from warpsac.envs.torch import mjlab_motion, mjlab_robots, mjlab_symmetry
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device
 from warpsac.envs.torch.mjlab_tasks import settings_of as settings_of  # these two belong to a family's module
 from warpsac.envs.torch.mjlab_tasks import task_names as task_names
 from warpsac.envs.torch.mjlab_tasks import without_tables
 from warpsac.errors import UserError
-from warpsac.types import ObsViews
+from warpsac.types import ObsViews, Symmetry
 
 ACTOR, CRITIC = "actor", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spaces have no bounds
@@ -162,6 +162,11 @@ class MjlabEnvs(TorchEnvs):
             return None
         return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env))
 
+    @_INFERENCE
+    def symmetry(self) -> Symmetry | None:
+        self.start(0)
+        return mjlab_symmetry.symmetry_of(self._env, self._groups)
+
     def close(self) -> None:
         self._env.close()
 
@@ -174,6 +179,12 @@ def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment 
     """How a policy of this task drives its robot; None where its actions are not joint targets."""
     with contextlib.closing(MjlabEnvs(target, 1, config)) as made:
         return made.deployment(steps)
+
+
+def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
+    """How a task's observations and actions look in a mirror; None where its actions are not joint targets."""
+    with contextlib.closing(MjlabEnvs(target, 1, config)) as made:
+        return made.symmetry()
 
 
 def _draw_quickly(settings: Any) -> None:
