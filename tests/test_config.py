@@ -57,6 +57,14 @@ def test_profile_is_the_published_one(profile: str) -> None:
     assert validate(config) is config
 
 
+def test_the_range_of_actions() -> None:
+    """Given only for unitree_rl_mjlab's robots: elsewhere None, which is 1 where a simulator has no range."""
+    for profile in PROFILES:
+        for algo in ("sac", "ppo"):
+            config, _ = resolve("task", profile=profile, regime="abundant", algo=algo)
+            assert config.env.action_limit == (2.0 if profile == "sim2real" else None)
+
+
 def test_there_are_no_other_profiles_but_the_demo() -> None:
     assert set(PROFILES) == {*TABLE, "demo"}
     validate(PROFILES["demo"])

@@ -158,6 +158,17 @@ def measurements(name: str) -> list[dict[str, Any]]:
     return json.loads((ROOT / f"results/{name}.json").read_text())["measurements"]  # type: ignore[no-any-return]
 
 
+def test_what_clipping_costs_is_the_file_that_was_measured():
+    (measured,) = measurements("unitree-action-limit-cpu")
+    text = (ROOT / "docs/torch-simulators.md").read_text()
+    shown = re.findall(r"^\| ±(\S+) \| (\S+) ± (\S+) \| (\d+) of 16 \| (\S+) % \|$", text, re.M)
+    assert shown == [
+        (f"{row['limit']:g}", f"{row['return_mean']:.1f}", f"{row['return_std']:.1f}", str(row["complete"]),
+         f"{100 * row['clipped_share']:.1f}")
+        for row in measured["rows"]
+    ]  # fmt: skip
+
+
 def test_the_table_of_measured_returns_is_the_file_that_was_measured():
     """The returns on G1 are those of `results/g1-h200.csv`, in the order of the seeds."""
     rows = measured_points("g1-h200")

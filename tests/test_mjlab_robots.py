@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,9 +73,6 @@ def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
         stages[0] |= {"lin_vel_x": (-0.5, 1.0), "lin_vel_y": (-0.5, 0.5), "ang_vel_z": (-1.0, 1.0)}
         return settings
 
-    for name in ("src", "src.tasks"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
     monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {UNITREE: registry._REGISTRY[G1]})
     monkeypatch.setattr(registry, "load_env_cfg", loaded)
     return UNITREE
@@ -177,7 +172,7 @@ def test_an_arm_has_joints_that_are_not_driven() -> None:
 
 def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale, clip, history, another sensor, another pose, in one environment that is not a robot's any more."""
-    simulator = mjlab.MjlabEnvs(G1, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(registry.lookup(G1), 1, EnvConfig())
     env = simulator._env
     robot = mjlab_robots.robot_of(env, ["actor"])
     assert robot is not None
@@ -221,7 +216,7 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
     assert found is not None
     world = world_of(found)
     world.reset()
-    simulator = mjlab.MjlabEnvs(which, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(registry.lookup(which), 1, EnvConfig())
     simulator.reset(0)
     env = simulator._env
     for settings in env.observation_manager._group_obs_term_cfgs["actor"]:
@@ -337,3 +332,10 @@ def test_export_writes_it(
     assert sum(len(term["scale"]) for term in told["observations"].values()) == 98
     assert cli.main(["sim2sim", str(policy.path), "--seconds", "1.2", "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["seconds"] == 1.2
+    # As Unitree's program reads it: the same description, and the scene is found from there too.
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "v1"), "--layout", "unitree"]) == 0
+    there = yaml.safe_load((tmp_path / "v1/params/deploy.yaml").read_text())
+    assert {name: there[name] for name in told if name != "warpsac"} == {n: told[n] for n in told if n != "warpsac"}
+    assert there["joint_ids_map"] == list(range(29))
+    words = ["sim2sim", str(tmp_path / "v1/exported/policy.onnx"), "--seconds", "0.1", "--json"]
+    assert cli.main(words) in (0, 1)

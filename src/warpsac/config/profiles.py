@@ -43,13 +43,15 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def _parallel(gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50) -> Config:
+def _parallel(
+    gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50, action_limit: float | None = None
+) -> Config:
     """The sizes that the GPU-parallel profiles share."""
     return Config(
         total_steps=steps,
         learning_starts=100_000,
         updates_per_step=2,
-        env=EnvConfig(num_envs=1024),
+        env=EnvConfig(num_envs=1024, action_limit=action_limit),
         replay=ReplayConfig(capacity=10_000_000, batch_size=2048, n_step=n_step, decay_steps=2000),
         learner=LearnerConfig(gamma=gamma, compute="bfloat16"),
         eval=EvalConfig(every=2_500_000, episodes=episodes, num_envs=episodes),
@@ -74,7 +76,8 @@ PROFILES: dict[str, Config] = {
     "mjlab": _parallel(gamma=0.99, n_step=3),
     "maniskill": _parallel(gamma=0.90, n_step=1),
     "isaaclab": _parallel(gamma=0.99, n_step=3, episodes=1024),
-    "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792),
+    # Between -1 and 1 these robots cannot walk as their vendor's policies do (results/unitree-action-limit-cpu.json).
+    "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792, action_limit=2.0),
 }
 
 # Profiles whose recipe is that of one environment: every step counts, however many environments make it.
@@ -101,7 +104,7 @@ def _ppo_profile(name: str) -> Config:
         steps, every, log_every = 200_000_000, 10_000_000, 120
         # Without staggered episodes thousands of robots would all start again in the same rollout. Those of
         # ManiSkill, a few rollouts long, cannot be staggered.
-        env = EnvConfig(num_envs=4096, stagger=name != "maniskill")
+        env = dataclasses.replace(base.env, num_envs=4096, stagger=name != "maniskill")
         # Squashed: a bonus for the entropy of clipped samples would reward noise beyond the limits, which is free.
         ppo = PpoConfig(squash=True, gamma=base.learner.gamma, compute=base.learner.compute)
     return Config(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from warpsac.deploy import unitree
 from warpsac.deploy.sim2sim.policy import METADATA
 from warpsac.envs import deploy_contract
 from warpsac.envs.deploy_contract import Robot, rounded
@@ -34,6 +35,10 @@ ROBOT_HEADER = """\
 # A motion (warpsac.motion) has one frame for each control step. motion_command is the frame's joint angles, then its
 # joint velocities; motion_anchor_pos_b and motion_anchor_ori_b are the frame's anchor body seen from the robot's.
 # A term with a `function` has to be computed as that function of the task does.
+"""
+MOTORS_HEADER = """\
+# joint_ids_map has the motor of each joint. `stiffness` and `damping` are in the order of the motors, all else in that
+# of the joints.
 """
 
 
@@ -79,7 +84,8 @@ def metadata(card: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def deploy_yaml(card: dict[str, Any]) -> str:
+def deploy_yaml(card: dict[str, Any], policy: str = "policy.onnx", motors: Sequence[int] | None = None) -> str:
+    """The text of deploy.yaml; `policy` is its file relative to this one, `motors` has the motor of each joint."""
     try:
         import yaml
     except ImportError:
@@ -87,7 +93,7 @@ def deploy_yaml(card: dict[str, Any]) -> str:
     robot = json.loads(json.dumps(card["robot"]))  # tuples as lists, each of them separate
     about = {
         "task": card["task"],
-        "policy": "policy.onnx",
+        "policy": policy,
         "input": {"name": "obs", "shape": [1, card["obs_size"]]},
         "output": {"name": "actions", "shape": [1, len(card["action_low"])]},
         **{name: card[name] for name in ("observation", "action_low", "action_high", "run")},
@@ -104,9 +110,9 @@ def deploy_yaml(card: dict[str, Any]) -> str:
         about["scene"] = robot["scene"]
         if robot.get("motion"):
             about["motion"] = robot["motion"]
-        content |= _robot_yaml(robot)
+        content |= _robot_yaml(robot) | (_motors_yaml(robot, motors) if motors else {})
     content["warpsac"] = about
-    header = ROBOT_HEADER if robot else HEADER
+    header = ROBOT_HEADER + (MOTORS_HEADER if motors else "") if robot else HEADER
     return header + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -129,6 +135,11 @@ def _robot_yaml(robot: dict[str, Any]) -> dict[str, Any]:
         },
         "observations": _observations_yaml(robot),
     }
+
+
+def _motors_yaml(robot: dict[str, Any], motors: Sequence[int]) -> dict[str, Any]:
+    gains = {name: unitree.by_motor(robot[name], motors) for name in ("stiffness", "damping")}
+    return {"joint_ids_map": list(motors), **gains}
 
 
 def _pairs(robot: dict[str, Any], name: str) -> list[list[float]]:

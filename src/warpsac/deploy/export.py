@@ -11,14 +11,14 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 import tyro
 
 from warpsac.agents.ppo import learner as ppo
-from warpsac.deploy import describe, onnx_graph
+from warpsac.deploy import describe, onnx_graph, unitree
 from warpsac.deploy.sim2sim.follow import follow
 from warpsac.deploy.sim2sim.policy import open_session
 from warpsac.deploy.sim2sim.reference import Reference
@@ -37,6 +37,12 @@ TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1,
 RECORDED = 800  # observations that the file is compared on,
 AT_ONCE = 4  # and environments that they are recorded in, if the simulator can hold that many
 SCENE = "scene/scene.xml"
+Layout = Literal["plain", "unitree"]
+# Where a layout has the policy and its description, and how both get to the scene.
+PLACES: dict[str, tuple[str, str, str]] = {
+    "plain": ("policy.onnx", "deploy.yaml", SCENE),
+    "unitree": ("exported/policy.onnx", "params/deploy.yaml", f"../{SCENE}"),
+}
 ENV_SETTINGS = ("num_envs", "pushes", "randomize", "action_limit")  # written if the task uses them
 
 # Commands for recording: standing, ahead, to the left, turning; as fractions of the highest command.
@@ -53,6 +59,8 @@ class ExportOptions:
     """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
     """Leave out the description of the task's robot, if its files are not available."""
+    layout: Layout = "plain"
+    """How the folder is laid out; unitree: as Unitree's deploy programs read it."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
     motion: str | None = None
@@ -67,25 +75,36 @@ class Exported(NamedTuple):
     observations: int
     source: str  # where they come from
     robot: str  # what is known about it, as text
+    layout: Layout = "plain"
+
+    @property
+    def policy(self) -> Path:
+        return self.path / PLACES[self.layout][0]
 
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
-    done = export(asked.run, asked.out, asked.without_robot, asked.motion)
+    done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
-    print(f"policy: {done.path / 'policy.onnx'}")
+    print(f"policy: {done.policy}")
     print(f"checked: largest difference {done.error:.1e} from the policy on {done.observations} observations")
     print(f"observations: {done.source}")
     print(f"robot: {done.robot}")
     if (done.path / SCENE).exists():
-        print(f"next: {shlex.join(['warpsac', 'sim2sim', str(done.path / 'policy.onnx')])}")
+        print(f"next: {shlex.join(['warpsac', 'sim2sim', str(done.policy)])}")
+    if done.layout == "unitree":
+        print(f"warning: {unitree.NO_PROTECTION}", file=sys.stderr)
     return 0
 
 
 def export(
-    run: Path | str, out: Path | str | None = None, without_robot: bool = False, motion: str | None = None
+    run: Path | str,
+    out: Path | str | None = None,
+    without_robot: bool = False,
+    layout: Layout = "plain",
+    motion: str | None = None,
 ) -> Exported:
     """Write the newest policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = run_folder.open_run(run), load_policy(run)
@@ -94,8 +113,10 @@ def export(
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
-    deployment, known = (None, "left out, as requested") if without_robot else _deployment(folder, policy.step)
+    policy_file, deploy_file, scene = PLACES[layout]
+    deployment, known = (None, "left out, as requested") if without_robot else _deployment(folder, policy.step, scene)
     robot = deployment.robot if deployment else None
+    motors = unitree.motors_of(robot, folder.config.task) if layout == "unitree" else None
     views, low, high = policy.actor.views, policy.info["action_low"], policy.info["action_high"]
     if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
         raise UserError(
@@ -113,14 +134,15 @@ def export(
             f"{folder.path}: not exported: the ONNX network differs from the policy by {error:.1e} on "
             f"{len(obs)} observations ({source}); allowed is {TOLERANCE:g}"
         )
-    _write(target, content, describe.deploy_yaml(card), deployment)
-    return Exported(target, error, len(obs), source, known)
+    text = describe.deploy_yaml(card, os.path.relpath(policy_file, Path(deploy_file).parent), motors)
+    _write(target, {policy_file: content, deploy_file: text.encode()}, deployment)
+    return Exported(target, error, len(obs), source, known, layout)
 
 
 # --- what is known about the run and its robot
 
 
-def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | None, str]:
+def _deployment(folder: run_folder.RunFolder, step: int, scene: str) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
         found = registry.deployment(registry.target_of(folder.config), folder.env, step // folder.env.num_envs)
@@ -128,7 +150,7 @@ def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | N
         raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
         return None, f"none is known for {folder.config.task}"
-    robot = dataclasses.replace(found.robot, scene=SCENE if found.scene else None)
+    robot = dataclasses.replace(found.robot, scene=scene if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
     known += f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else ""
     return found._replace(robot=robot), known
@@ -274,9 +296,8 @@ def _from_task(env: contract.HostEnv, policy: LoadedPolicy) -> np.ndarray:
 # --- files
 
 
-def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deployment | None) -> None:
+def _write(target: Path, files: dict[str, bytes], deployment: Deployment | None) -> None:
     """All files or none: written next to the target and renamed."""
-    files = {"policy.onnx": content, "deploy.yaml": deploy_yaml.encode()}
     if deployment and deployment.scene:
         folder = PurePosixPath(SCENE).parent / ASSETS
         files |= {SCENE: deployment.scene.xml.encode()}

@@ -64,6 +64,8 @@ REGISTRIES = {
 UNLISTED = ("mjlab", "maniskill", "isaaclab")
 # Names that say which simulator they are of, even if it is not installed.
 PREFIXES = {"Mjlab-": "mjlab", "Isaac": "isaaclab"}
+# Names of unitree_rl_mjlab's tasks, which MJLab makes: they have a profile of their own.
+UNITREE = "Unitree-"
 # Toy tasks by family. They are named here because a misspelled name must not cost an import of JAX or torch.
 PROBES = {
     "probe": [f"probe-{kind}" for kind in ("constant", "delay", "truncated", "action", "point", "faulty")],
@@ -204,6 +206,8 @@ def _by_name(name: str, simulator: str | None) -> list[Target]:
     in_suite = find_in_suites(name)
     if in_suite is not None and _is_asked(in_suite[0], simulator):
         return [Target(in_suite[1], in_suite[0], None)]
+    if name.startswith(UNITREE) and _is_asked("sim2real", simulator):
+        return [Target(name, "sim2real", None)]
     if simulator is not None:
         return [Target(name, simulator, None)] if simulator in REGISTRIES and name in task_names(simulator) else []
     loaded = [family for family in REGISTRIES if REGISTRIES[family] in sys.modules or family == "gymnasium"]

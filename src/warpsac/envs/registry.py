@@ -41,9 +41,19 @@ def for_episodes(config: EnvConfig | None) -> EnvConfig:
     return replace(config or EnvConfig(), stagger=False)
 
 
-def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
-    """Environments of any simulator, stepped from Python in this process, not yet reset."""
+def make(
+    task: Target | str,
+    num_envs: int,
+    config: EnvConfig | None = None,
+    render: bool = False,
+    seed: int | None = None,
+) -> HostEnv:
+    """Environments of any simulator, stepped from Python in this process, not yet reset.
+
+    With a seed, what a torch simulator draws while it is made (MJLab's friction) is drawn from it.
+    """
     with _family_of(task) as (target, family):
+        _seed_torch(target, seed)
         config = for_episodes(config) if target.jax else config or EnvConfig()
         env = family.make(target, num_envs, config, render)
         if target.jax:
@@ -60,7 +70,9 @@ def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, ren
         return env
 
 
-def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | None = None) -> SeedEnvs:
+def make_sets(
+    task: Target | str, num_envs: int, sets: int, config: EnvConfig | None = None, seed: int | None = None
+) -> SeedEnvs:
     """The same for several seeds at once, stepped wherever that is fastest: here or in worker processes."""
     from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs
 
@@ -75,7 +87,7 @@ def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | 
 
             return spread(first, sets, config)
         made = [] if first is None else [first]
-    return SeedEnvs([*made, *(make(target, num_envs, config) for _ in range(sets - len(made)))])
+    return SeedEnvs([*made, *(make(target, num_envs, config, seed=seed) for _ in range(sets - len(made)))])
 
 
 def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
@@ -89,16 +101,17 @@ def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None)
 def make_torch(
     task: Target | str, num_envs: int, config: EnvConfig | None = None, seed: int | None = None
 ) -> TorchEnvs:
-    """Environments of a task whose simulator steps on torch tensors (`Target.torch`).
-
-    With a seed, what the simulator draws while it is made is drawn from it.
-    """
+    """Environments of a task whose simulator steps on torch tensors (`Target.torch`); the seed as for `make`."""
     with _family_of(task) as (target, family):
-        if seed is not None:
-            from warpsac.envs.torch.base import seed_generators
-
-            seed_generators(seed)
+        _seed_torch(target, seed)
         return family.make(target, num_envs, config or EnvConfig())
+
+
+def _seed_torch(target: Target, seed: int | None) -> None:
+    if target.torch and seed is not None:
+        from warpsac.envs.torch.base import seed_generators
+
+        seed_generators(seed)
 
 
 def most_envs(task: Target | str) -> int | None:

@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 
 from warpsac.config.profiles import default_variant
-from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, modules, names, overrides, published, registry
 from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, suite_names
+from warpsac.envs.torch import unitree_package
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 
 # The package that a family's extra installs, where its name differs from the family's.
@@ -32,8 +32,6 @@ PACKAGES = {
     "maniskill": "mani_skill",
     "sim2real": "mjlab",
 }
-# Families that also need a checkout that is on no package index: its distribution.
-CHECKOUTS = {"sim2real": "unitree_rl_mjlab"}
 
 
 @dataclass(frozen=True)
@@ -108,15 +106,16 @@ def _others(asked: TasksOptions, listed: set[str]) -> dict[str, list[str]]:
 def _registered(family: str) -> list[str]:
     """What is in the registry of a family that has one."""
     shared = {"mujoco": "gymnasium", "sim2real": "mjlab"}.get(family, family)
-    return names.task_names(shared) if shared in names.REGISTRIES else []
+    found = names.task_names(shared) if shared in names.REGISTRIES else []
+    return [name for name in found if name.startswith(names.UNITREE)] if family == "sim2real" else found
 
 
 def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | None:
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
-    if family in CHECKOUTS and not installed_versions([CHECKOUTS[family]]):
-        return f"pip install -e on a checkout of {CHECKOUTS[family]}"
+    if family == "sim2real" and (missing_package := unitree_package.missing()):
+        return missing_package
     if family in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs besides its packages.

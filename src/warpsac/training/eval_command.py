@@ -51,9 +51,9 @@ def command(asked: EvalOptions) -> int:
         devices.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env)
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
+    made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env, seed)
     if target.jax and not asked.json:
         print(f"compiling, then playing {episodes} episode{'s' * (episodes != 1)} ...", file=sys.stderr)
     with contextlib.closing(made):

@@ -37,10 +37,10 @@ def follow(task: str, settings: Any, motion: str | None) -> str | None:
             raise UserError(f"env.motion = {motion!r}: {task} follows no motion: leave it out")
         return None
     motion = motion or settings.commands[name].motion_file or None  # a task may name its own
-    if motion is None:
-        raise UserError(f"{task}: follows a recorded motion: name a clip, or a folder of clips, with --motion clip.npz")
     if not hasattr(settings, "auto_reset") or not hasattr(settings.commands[name], "sampling_mode"):
         raise UserError(f"{task}: motion tracking needs mjlab 1.6 or newer")
+    if motion is None:
+        raise UserError(f"{task}: follows a recorded motion: name a clip, or a folder of clips, with --motion clip.npz")
     command = settings.commands[name]
     spec = settings.scene.entities[command.entity_name].spec_fn()
     joints = sum(joint.type.name != "mjJNT_FREE" for joint in spec.joints)
