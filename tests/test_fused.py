@@ -18,6 +18,7 @@ from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.probes import jax as jax_probe
+from warpsac.envs.registry import lookup
 from warpsac.replay.ring import Ring, indices, random_words
 from warpsac.training.evaluate import evaluation_seed
 from warpsac.training.fused import FusedDriver
@@ -38,8 +39,8 @@ CONFIG = Config(
 def make_driver(config: Config = CONFIG, seeds: tuple[int, ...] = (1,), evaluation_envs: int = 6) -> FusedDriver:
     """It only collects until `first_learning`, which is interaction 9, and learns in every later stretch."""
     config = dataclasses.replace(config, seeds=seeds)
-    env = jax_probe.make(config.task, config.env.num_envs, config.env)
-    return fused_driver(config, env, jax_probe.make(config.task, evaluation_envs, config.env))
+    env = jax_probe.make(lookup(config.task), config.env.num_envs, config.env)
+    return fused_driver(config, env, jax_probe.make(lookup(config.task), evaluation_envs, config.env))
 
 
 def leaves(driver: FusedDriver, seed: int) -> dict[str, np.ndarray]:

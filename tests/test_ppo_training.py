@@ -27,6 +27,7 @@ from warpsac.envs.contract import HostStep, SimulatorFailed
 from warpsac.envs.host.vector import SeedEnvs
 from warpsac.envs.probes import host as probe
 from warpsac.envs.probes import jax as jax_probe
+from warpsac.envs.registry import lookup
 from warpsac.errors import ConfigError, TrainingStopped, UserError
 from warpsac.report.groups import Group, group_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
@@ -108,7 +109,7 @@ def test_it_drives_the_point_home(tmp_path: Path) -> None:
 
 def make_driver(seeds: tuple[int, ...], task: str = "probe-native", **changes: Any) -> FusedDriver:
     config = native(Path("unused"), task=task, seeds=seeds, **changes)
-    return fused_driver(config, jax_probe.make(task, config.env.num_envs, config.env))
+    return fused_driver(config, jax_probe.make(lookup(task), config.env.num_envs, config.env))
 
 
 def test_a_seed_in_company_is_the_seed_alone() -> None:

@@ -87,6 +87,12 @@ class EnvConfig:
     """Actions range from -limit to limit where the simulator sets no bounds (MJLab, IsaacLab: 1 by default)."""
     episode_limit: Count | None = None
     """Truncate episodes after this many steps; default: the task's own limit."""
+    success_key: str | None = None
+    """The `info` key that says whether the task is solved; default: is_success or success, if there is one."""
+    actor_obs: tuple[str, ...] = ()
+    """Parts of a named observation that the actor sees, in this order; default: policy or actor, else all."""
+    critic_obs: tuple[str, ...] = ()
+    """Parts that the critic sees; default: critic or privileged, else what the actor sees."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False
@@ -171,6 +177,10 @@ class LearnerConfig:
     """Standard deviation per action dimension that defines the target entropy."""
     noise_repeat: Count = 16
     """Exploration noise is kept for 1 to this many steps."""
+    symmetry: str = "off"
+    """Learn from left and right alike: auto (robots whose mirror image is known), or a JSON file that describes it."""
+    action_rate_weight: PositiveOrZero = 0.0
+    """Weight in the actor's loss of how much its action changes from one step to the next; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -274,7 +284,7 @@ class Config:
     learning_starts: int = 10_000
     """Transitions collected with random actions before learning."""
     updates_per_step: Count = 1
-    """Learner updates for each interaction (one step of all environments of a seed)."""
+    """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+OFFERED = ("num_envs", "device", "render_mode", "max_episode_steps")  # arguments that a factory gets from us
 Kind = Literal["gymnasium", "vector", "jax", "torch"]
 
 
@@ -42,11 +43,16 @@ def family_of(factory: Callable[..., Any], overrides: Mapping[str, Any]) -> Lite
 
 def call(factory: Callable[..., Any], overrides: Mapping[str, Any], **offered: Any) -> Any:
     """What a factory makes with these keyword arguments, and with those of `offered` that its signature names."""
+    named = parameters(factory)
+    return factory(**{name: value for name, value in offered.items() if name in named} | dict(overrides))
+
+
+def parameters(factory: Callable[..., Any]) -> set[str]:
+    """The names that a class or function takes."""
     try:
-        named = inspect.signature(factory).parameters
+        return set(inspect.signature(factory).parameters)
     except (TypeError, ValueError):  # written in C
-        named = {}  # type: ignore[assignment]
-    return factory(**{name: value for name, value in offered.items() if name in named}, **overrides)
+        return set()
 
 
 def _descends(made: Any, package: str, name: str) -> bool:

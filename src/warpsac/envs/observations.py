@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from warpsac.config.schema import EnvConfig
 from warpsac.errors import UserError
 from warpsac.types import ObsViews
 
@@ -68,6 +71,48 @@ def layout_of(sizes: Sizes, groups: Groups | None = None) -> Layout:
     )
 
 
+def actor_vector(observation: Mapping[str, Any], terms: Sequence[tuple[str, int]]) -> np.ndarray:
+    """The actor's vector [D] of a named observation, or [N, D] of N of them; a ValueError says what does not fit.
+
+    The parts may lie in the actor's group, next to the critic's: {"policy": {"joints": ...}, "critic": ...}.
+    """
+    groups = [observation, *(value for value in observation.values() if isinstance(value, Mapping))]
+    missing = [[name for name, _ in terms if _find(group, name) is None] for group in groups]
+    best = min(range(len(groups)), key=lambda i: len(missing[i]))
+    if missing[best]:
+        names = ", ".join(name for name, _ in terms)
+        raise ValueError(f"the observation has no '{missing[best][0]}'; the policy was trained with {names}")
+    parts = [np.asarray(_find(groups[best], name), np.float32) for name, _ in terms]
+    # One observation, unless a part says otherwise, or all say that they are a batch of one.
+    many = [part.ndim > 1 and part.size != size for part, (_, size) in zip(parts, terms)]
+    batch = any(many) or all(part.ndim > 1 and len(part) == 1 for part in parts)
+    count = len(parts[many.index(True) if any(many) else 0]) if batch else 1
+    for part, (name, size) in zip(parts, terms):
+        if part.size != count * size or (batch and part.shape[:1] != (count,)):
+            raise ValueError(f"observation '{name}' has shape {part.shape}; expected [{size}] or [N, {size}]")
+    rows = np.concatenate([part.reshape(count, -1) for part in parts], axis=1)
+    return rows if batch else rows[0]
+
+
+def _find(observation: Any, name: str) -> Any:
+    """The part of this name, which may be a path ("arm.joints": observation["arm"]["joints"]); else None."""
+    if not isinstance(observation, Mapping):
+        return None
+    if name in observation:
+        return observation[name]
+    cuts = [i for i, letter in enumerate(name) if letter == "."]
+    found = (_find(observation.get(name[:cut]), name[cut + 1 :]) for cut in cuts)
+    return next((part for part in found if part is not None), None)
+
+
+def groups_of(env: Any, config: EnvConfig) -> Groups | None:
+    """Which parts actor and critic see: as the settings say, else as the environment does (`observation_groups`)."""
+    if config.actor_obs or config.critic_obs:
+        chosen = {"actor": config.actor_obs, "critic": config.critic_obs}
+        return {name: keys for name, keys in chosen.items() if keys}
+    return getattr(env, "observation_groups", None)
+
+
 def part_of(observation: Any, path: Path) -> Any:
     for key in path:
         observation = observation[key]
@@ -84,7 +129,7 @@ def _recognised(sizes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if others:
         raise UserError(
             f"observation '{others[0]}' is neither the actor's ('{actor[0]}') nor the critic's ('{critic[0]}'): "
-            'choose with observation_groups = {"actor": [...], "critic": [...]}'
+            "choose with --env.actor-obs and --env.critic-obs, or with observation_groups of the environment"
         )
     return actor, critic
 

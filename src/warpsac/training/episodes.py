@@ -52,7 +52,7 @@ class HostEpisodes(NamedTuple):
         for s, env in zip(*np.nonzero(over), strict=True):
             solved = None if step.success is None else bool(success[s, env])
             self.ended[s].append(Episode(int(env), float(total[s, env]), int(length[s, env]), solved))
-        self.forget(over)
+        self.forget(over if step.faulty is None else over | step.faulty)  # a void step belongs to no episode
 
     def forget(self, mask: np.ndarray) -> None:
         """These environments [S, N] start new episodes; what was running does not count."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from warpsac.agents.ppo.learner import PpoActor
 from warpsac.agents.sac.learner import SacActor
 from warpsac.config.schema import PPO, Config, PolicyStep
 from warpsac.envs.contract import EnvSpec
+from warpsac.envs.observations import actor_vector
 from warpsac.errors import UserError
 from warpsac.runs import policies, run_folder
 from warpsac.training.state import restore
@@ -23,8 +25,8 @@ from warpsac.types import ObsViews, rescale
 class LoadedPolicy:
     """The deterministic policy of a run.
 
-    Called with one observation [D] or a batch [N, D] as the simulator gives them (the actor's part is
-    enough), it returns actions in the simulator's own range.
+    Called with one observation [D] or a batch [N, D] as the simulator gives them (the actor's part is enough; a dict
+    where the task's observation has named parts), it returns actions in the simulator's own range.
     """
 
     def __init__(self, actor: Actor, policy: Any, step: int, info: dict[str, Any]):
@@ -40,6 +42,10 @@ class LoadedPolicy:
         return np.asarray(self._act(obs))
 
     def __call__(self, obs: Any) -> np.ndarray:
+        if isinstance(obs, Mapping):
+            if not self.info.get("terms"):
+                raise ValueError(f"{self.info['task']}: the policy was trained on a vector, not on a dict with names")
+            obs = actor_vector(obs, self.info["terms"])
         rows = np.asarray(obs, np.float32)
         views = self.actor.views
         if rows.shape[-1:] not in ((views.obs_dim,), (views.actor_dim,)) or rows.ndim > 2:

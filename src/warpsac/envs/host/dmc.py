@@ -15,7 +15,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state, vector
-from warpsac.envs.host.gym import in_process
+from warpsac.envs.host.single import in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
 from warpsac.errors import UserError

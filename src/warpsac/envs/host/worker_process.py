@@ -82,7 +82,7 @@ class Slice:
 
     def _step(self, first_obs: np.ndarray | None) -> int:
         self._envs.send(self._rows["action"])
-        result, restart, faults, _ = self._envs.recv()
+        result, restart, faults, *_ = self._envs.recv()
         if first_obs is not None:
             again = restart or Restart(np.zeros(len(first_obs), bool), first_obs)
             obs = np.where(again.mask[:, None], again.obs, first_obs)

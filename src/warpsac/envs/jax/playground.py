@@ -10,6 +10,7 @@ from.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,16 +21,20 @@ import numpy as np
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import mujoco_robots
+from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import Command, EnvSpec, Scene
-from warpsac.envs.deploy_contract import Deployment
+from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
-from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
+from warpsac.envs.jax.playground_tasks import GOVERNED as GOVERNED
+from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import settings_of as settings_of
 from warpsac.envs.jax.playground_tasks import task_names as task_names
-from warpsac.envs.jax.stepwise import choose
+from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.names import Target
+from warpsac.envs.observations import Groups, Layout, groups_of, layout_of
 from warpsac.errors import UserError
-from warpsac.types import Array, ObsViews, StepResult
+from warpsac.types import Array, ObsViews, StepResult, Symmetry
 
 
 class State(NamedTuple):
@@ -75,25 +80,31 @@ class Physics(NamedTuple):
 class PlaygroundEnvs:
     """N environments as two pure functions, `reset` and `step`."""
 
-    def __init__(self, task: str, num_envs: int, config: EnvConfig):
-        self._config = config
-        self.impl = choose_impl(config.impl)
-        self._env = load(task, config, self.impl)
-        traced = jax.eval_shape(self._env.reset, jax.random.PRNGKey(0))
-        self._physics = Physics.of(self._env, traced.data, self.impl)
-        self._randomized = randomizer(task, self._env, num_envs) if config.randomize else None
-        observation = traced.obs
-        own = self._env.unwrapped._config
+    def __init__(
+        self,
+        task: str,
+        env: Any,
+        impl: str,
+        num_envs: int,
+        config: EnvConfig,
+        family: str = "playground",
+        randomized: tuple[Any, Any] | None = None,
+    ):
+        """`env` is an MjxEnv on the physics `impl`; `randomized` the models of all environments and their axes."""
+        self._config, self.impl, self._env, self._randomized = config, impl, env, randomized
+        traced = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
+        self._physics = Physics.of(env, traced.data, impl)
+        own = env.unwrapped._config
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
-        self._asymmetric = isinstance(observation, dict)
+        self._layout = _layout(env, traced.obs, groups_of(env, config))
         self._picture = Picture(self._env.mj_model, ["track"])
         self._first_env = FirstEnvironment()
         self.spec = EnvSpec(
             task=task,
-            family="playground",
+            family=family,
             num_envs=num_envs,
-            views=self._views(observation),
+            views=self._layout.views,
             action_dim=self._env.action_size,
             action_low=(-1.0,) * self._env.action_size,
             action_high=(1.0,) * self._env.action_size,
@@ -101,6 +112,7 @@ class PlaygroundEnvs:
             control_hz=1.0 / (self._env.dt * self._repeat),
             restorable=True,
             lockstep=True,
+            terms=self._layout.terms,
             versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
             impl=self.impl,
         )
@@ -110,7 +122,7 @@ class PlaygroundEnvs:
         keys = jax.random.split(key, self.spec.num_envs + 1)
         # Playground's code expects keys of the older kind: plain arrays of two words.
         words = jax.vmap(jax.random.key_data)(keys)
-        simulator = _strong(self._vectorized("reset")(words[1:]))
+        simulator = strong(self._vectorized("reset")(words[1:]))
         steps = jnp.zeros(self.spec.num_envs, jnp.int32)
         if self._config.stagger:
             steps = jax.random.randint(keys[0], steps.shape, 0, self._limit, jnp.int32)
@@ -119,7 +131,7 @@ class PlaygroundEnvs:
 
     def step(self, state: State, action: Array) -> tuple[State, StepResult]:
         simulator = state.simulator.replace(done=jnp.zeros_like(state.simulator.done))
-        simulator = _strong(self._vectorized("step")(simulator, action))
+        simulator = strong(self._vectorized("step")(simulator, action))
         obs, reward = self._observation(simulator.obs), simulator.reward.astype(jnp.float32)
         faulty = ~(jnp.isfinite(obs).all(1) & jnp.isfinite(reward))
         steps = state.steps + 1
@@ -130,7 +142,7 @@ class PlaygroundEnvs:
         first, key = state.first, state.key
         if self._config.full_reset:
             key = jax.vmap(lambda k: jax.random.split(k)[0])(key)
-            fresh = _strong(self._vectorized("reset")(key))
+            fresh = strong(self._vectorized("reset")(key))
             first = (fresh.data, fresh.obs)
             simulator = simulator.replace(info=choose(over, fresh.info, simulator.info))
         data, raw_obs = choose(over, first, (simulator.data, simulator.obs))
@@ -197,39 +209,57 @@ class PlaygroundEnvs:
         return state
 
     def _observation(self, raw: Any) -> Array:
-        if not self._asymmetric:
-            return raw.astype(jnp.float32)
-        actor, critic = raw["state"], raw["privileged_state"]
-        parts = [critic] if self.spec.views.critic_start == 0 else [actor, critic]
-        return jnp.concatenate(parts, axis=-1).astype(jnp.float32)
-
-    def _views(self, observation: Any) -> ObsViews:
-        if not self._asymmetric:
-            return ObsViews(observation.shape[-1], observation.shape[-1])
-        if not {"state", "privileged_state"} <= set(observation):
-            raise UserError(f"observation groups {sorted(observation)} are unknown: expected state, privileged_state")
-        actor, critic = observation["state"].shape[-1], observation["privileged_state"].shape[-1]
-        if _is_prefix(self._env):
-            return ObsViews(critic, actor)
-        return ObsViews(actor + critic, actor, critic_start=actor)
+        return jnp.concatenate(self._layout.parts(raw), axis=-1).astype(jnp.float32)
 
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
-    return PlaygroundEnvs(target.id, num_envs, config)
+    name, impl = target.id, choose_impl(config.impl)
+    env = load(name, config, impl, target.overrides)
+    randomized = randomizer(name, env, num_envs) if config.randomize else None
+    return PlaygroundEnvs(name, env, impl, num_envs, config, randomized=randomized)
+
+
+def of_own(task: str, env: Any, num_envs: int, config: EnvConfig) -> PlaygroundEnvs:
+    """A user's own MjxEnv, on the physics that it was made with."""
+    impl = "warp" if "warp" in str(getattr(env.mjx_model, "impl", "")).lower() else "jax"
+    if impl == "warp" and jax.default_backend() != "gpu":
+        raise UserError("made on MuJoCo-Warp, which needs a GPU: make it with impl = 'jax' in its config")
+    return PlaygroundEnvs(task, env, impl, num_envs, config, family="jax")
 
 
 def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task without one."""
-    task = target.id
-    if task not in ROBOTS:
+    if target.id not in ROBOTS:
         return None
     import mujoco
 
-    # Nothing is simulated, so no push ever happens.
-    env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    env = _unused(target, config)
+    assets = env._model_assets
+    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
+    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
+    return Deployment(_robot(target, env), mujoco_robots.scene_files(spec, env.mj_model, assets))
+
+
+def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
+    """How a task's observations and actions look in a mirror; None if it is not known."""
+    if target.id not in ROBOTS:
+        return None
+    env = _unused(target, config)
+    robot, model = _robot(target, env), env.mj_model
+    joints = mirrors.of_joints(model, robot)
+    parts = [(term.name, mirrors.of_term(model, term, robot, joints)) for term in robot.observation]
+    return mirrors.of_parts([*parts, *critic_parts(joints)], joints)
+
+
+def _unused(target: Target, config: EnvConfig) -> Any:
+    """An environment to look at: nothing is simulated, so no push ever happens."""
+    return load(target.id, dataclasses.replace(config, pushes=False), "jax", target.overrides).unwrapped
+
+
+def _robot(target: Target, env: Any) -> Robot:
     robot = mujoco_robots.describe_robot(
         *mujoco_robots.motors_of(env.mj_model),
-        ROBOTS[task],
+        ROBOTS[target.id],
         default_pose=np.asarray(env._default_pose, np.float64),
         base_height=float(env._init_q[2]),
         action_scale=env._config.action_scale,
@@ -237,11 +267,8 @@ def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment 
         command_range=_command_range(env._config),
     )
     if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
-        raise UserError(f"{task}: its actions are not in the order of its joints")
-    assets = env._model_assets
-    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
-    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
-    return Deployment(robot, mujoco_robots.scene_files(spec, env.mj_model, assets))
+        raise UserError(f"{target.name}: its actions are not in the order of its joints")
+    return robot
 
 
 def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -258,13 +285,22 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
     return -high, high
 
 
+def _layout(env: Any, observation: Any, groups: Groups | None) -> Layout:
+    """Of Playground's two groups the actor's is often the leading part of the critic's: it is stored once."""
+    if not isinstance(observation, Mapping):
+        return layout_of(observation.shape[-1], groups)
+    sizes = {name: part.shape[-1] for name, part in observation.items()}
+    if groups or not {"state", "privileged_state"} <= set(sizes):
+        return layout_of(sizes, groups)
+    actor, critic = sizes["state"], sizes["privileged_state"]
+    terms = (("state", actor),)
+    if _is_prefix(env):
+        return Layout(ObsViews(critic, actor), (("privileged_state",),), terms)
+    return layout_of({"state": actor, "privileged_state": critic})
+
+
 def _is_prefix(env: Any) -> bool:
     """Whether the actor's observation is the leading slice of the critic's, checked on one reset."""
     obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
     actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
     return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
-
-
-def _strong(tree: Any) -> Any:
-    """Without weakly typed numbers, which Playground returns in places: they would make the step compile twice."""
-    return jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), tree)

@@ -24,6 +24,19 @@ def choose(mask: Any, yes: Any, no: Any) -> Any:
     return jax.tree.map(choose_leaf, yes, no)
 
 
+def strong(tree: Any) -> Any:
+    """Without weakly typed numbers, which simulators return in places: they would make the step compile twice."""
+
+    def strong_leaf(leaf: Any) -> Any:
+        return leaf if _is_key(leaf) else jnp.asarray(leaf, jnp.result_type(leaf))
+
+    return jax.tree.map(strong_leaf, tree)
+
+
+def _is_key(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def to_host_step(result: StepResult) -> HostStep:
     """A step of JAX arrays as NumPy arrays; environments whose step was void have been restarted."""
     result = StepResult(*(None if field is None else np.asarray(field) for field in result))

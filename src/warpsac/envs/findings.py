@@ -1,0 +1,103 @@
+"""What `warpsac check-env` says about an environment, and what the checks of all kinds have in common."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from warpsac.envs.contract import EnvSpec, HostEnv
+
+STEPS = 200
+PATIENCE = 5.0  # seconds after which a slow environment has been stepped enough
+
+
+class Finding(NamedTuple):
+    level: Literal["ok", "note", "problem"]
+    text: str
+
+
+NO_SUCCESS = Finding("ok", "steps do not say whether the task is solved: there will be no success rate")
+NOT_FINITE = Finding("problem", "observations or rewards are not finite: such steps are never learned from")
+RESUME_EXACT = Finding("ok", "its state can be saved: resume is exact")
+RESUME_CUTS = Finding("note", "its state cannot be saved: on resume running episodes are cut (nothing else is lost)")
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def of_spec(spec: EnvSpec) -> list[Finding]:
+    """Sizes, names, bounds and step limit."""
+    views = spec.views
+    found = [Finding("ok", f"observation: {counted(views.obs_dim, 'number')}")]
+    if views.actor_dim < views.obs_dim or views.critic_start:
+        actor, critic = counted(views.actor_dim, "number"), counted(views.critic_dim, "number")
+        found.append(Finding("ok", f"asymmetric: the actor sees {actor}, the critic {critic}"))
+    if spec.terms:
+        terms = ", ".join(f"{name} {size}" for name, size in spec.terms)
+        found.append(Finding("ok", f"the actor's observation, by name and in order: {terms}"))
+    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    same = (low == low[0]).all() and (high == high[0]).all()
+    bounds = f"[{low[0]:g}, {high[0]:g}]" if same else "bounds of their own"
+    found.append(Finding("ok", f"action: {counted(spec.action_dim, 'number')} in {bounds}, rescaled from [-1, 1]"))
+    if views.obs_dim > 10_000:
+        found.append(Finding("note", "observation is very large: warpsac learns from state, not from images"))
+    if spec.episode_limit is None:
+        found.append(Finding("note", "no step limit: if episodes may never end, set one with --env.episode-limit"))
+    else:
+        found.append(Finding("ok", f"episodes are truncated after {counted(spec.episode_limit, 'step')}"))
+    return found
+
+
+def of_steps(env: HostEnv) -> list[Finding]:
+    """Step environments that fit the contract with random actions, twice from the same seed."""
+    rows, seconds = roll(env)
+    again, _ = roll(env, len(rows) - 1)
+    return [
+        timed(len(rows) - 1, seconds, env.spec.num_envs),
+        reproduced(all(map(np.array_equal, rows, again))),
+        Finding("ok", "steps say whether the task is solved") if env.spec.has_success else NO_SUCCESS,
+        RESUME_EXACT if env.spec.restorable else RESUME_CUTS,
+    ]
+
+
+def timed(steps: int, seconds: float, num_envs: int = 1) -> Finding:
+    what = counted(steps, "random step") + (f" of {num_envs} environments" if num_envs > 1 else "")
+    each = f"{seconds * 1e6:.0f} microseconds" if seconds < 1e-3 else f"{seconds * 1e3:.1f} milliseconds"
+    return Finding("ok", f"{what} at {each} each")
+
+
+def reproduced(same: bool) -> Finding:
+    if same:
+        return Finding("ok", "the same seed gives the same episodes")
+    return Finding("note", "the same seed gives other episodes: results cannot be reproduced")
+
+
+class Clock:
+    """Time of a step without the first, which may compile or load; `over` once there have been enough."""
+
+    def __init__(self, steps: int | None):
+        self._wanted, self._made, self._started, self.seconds = steps, -1, 0.0, 0.0
+
+    def over(self) -> bool:
+        """Call it before each step."""
+        self._made += 1
+        now = time.perf_counter()
+        if self._made <= 1:
+            self._started = now
+        self.seconds = (now - self._started) / max(self._made - 1, 1)
+        if self._wanted is not None:
+            return self._made == self._wanted
+        return self._made == STEPS or (self._made > 1 and now - self._started > PATIENCE)
+
+
+def roll(env: HostEnv, steps: int | None = None) -> tuple[list[np.ndarray], float]:
+    """Random steps, the same at each call: observations and rewards of each, and the seconds of one."""
+    rng, rows, clock = np.random.default_rng(0), [env.reset(0).ravel()], Clock(steps)
+    while not clock.over():
+        env.send(rng.uniform(-1, 1, (env.spec.num_envs, env.spec.action_dim)).astype(np.float32))
+        result = env.recv().result
+        rows.append(np.concatenate([result.obs.ravel(), result.reward]))
+    return rows, clock.seconds
