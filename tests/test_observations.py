@@ -44,6 +44,7 @@ def test_terms_within_a_group() -> None:
     layout = layout_of({"policy": {"joints": 4, "gravity": 1}, "critic": {"joints": 4, "mass": 2}})
     assert layout.views == ObsViews(11, 5, critic_start=5)
     assert layout.terms == (("joints", 4), ("gravity", 1))
+    assert layout.critic_terms == (("critic.joints", 4), ("critic.mass", 2))
     observation = {"policy": {"gravity": "g", "joints": "j"}, "critic": {"mass": "m", "joints": "J"}}
     assert layout.parts(observation) == ["j", "g", "J", "m"]
     assert layout_of({"arm": {"angle": 2, "speed": 2}, "goal": 3}).terms == (
@@ -59,7 +60,7 @@ def test_a_choice_stores_what_both_see_once() -> None:
     stored = np.array([10, 11, 12, 1, 2, 3, 4, 20])
     assert layout.views.actor(stored).tolist() == [10, 11, 12, 1, 2, 3, 4]
     assert layout.views.critic(stored).tolist() == [1, 2, 3, 4, 20]
-    assert layout.terms == (("goal", 3), ("robot", 4))
+    assert (layout.terms, layout.critic_terms) == ((("goal", 3), ("robot", 4)), (("mass", 1),))
     # An actor's part within the critic's, in the actor's order; what nobody chose is left out.
     layout = layout_of(FULL, {"actor": "goal", "critic": ("mass", "goal")})
     assert (layout.views, layout.paths) == (ObsViews(4, 3), (("goal",), ("mass",)))

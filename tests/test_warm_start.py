@@ -96,8 +96,8 @@ def test_without_names_sizes_must_agree() -> None:
         (spec(ObsViews(4, 4), 3), spec(ObsViews(4, 4), 2),
          "action_dim is 3, the run has 2, and neither names its actions"),
         (spec(ObsViews(4, 4), terms=[["a", 4]]), spec(ObsViews(4, 4), terms=[["b", 4]]),
-         "the actor of the run and that of the task observe nothing of the same name"),
-        (spec(ObsViews(4, 4), ("a", "b")), spec(ObsViews(4, 4), ("c", "d")), "no action of the same name"),
+         "the actor observes nothing of the same name and size as in the run; observations that the run did not"),
+        (spec(ObsViews(4, 4), ("a", "b")), spec(ObsViews(4, 4), ("c", "d")), "the actor drives nothing of the same"),
     ],
 )  # fmt: skip
 def test_what_differs_is_said(now: dict[str, Any], then: dict[str, Any], why: str) -> None:

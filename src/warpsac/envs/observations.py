@@ -35,6 +35,8 @@ class Layout(NamedTuple):
     """The parts of the stored vector in order; one empty path if the observation is a vector."""
     terms: tuple[tuple[str, int], ...]
     """Name and size of each of the actor's parts, in order; empty if the observation is a vector."""
+    critic_terms: tuple[tuple[str, int], ...] = ()
+    """The same for what only the critic sees."""
 
     def parts(self, observation: Any) -> list[Any]:
         """What to concatenate, of one observation."""
@@ -68,6 +70,7 @@ def layout_of(sizes: Sizes, groups: Groups | None = None) -> Layout:
         ObsViews(obs_dim=own + shared + extra, actor_dim=own + shared, critic_start=own),
         paths=tuple(path for path, _ in seen + parts[2]),
         terms=tuple((".".join(path[skip:]), size) for path, size in seen),
+        critic_terms=tuple((".".join(path), size) for path, size in parts[2]),
     )
 
 

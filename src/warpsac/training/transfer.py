@@ -67,11 +67,9 @@ def matched(now: Spec, then: Spec) -> Match:
     actor_obs, rest, action = (index for index, _ in parts)
     obs = np.concatenate([actor_obs, _shifted(rest, then["actor_dim"])])
     critic_obs = _shifted(obs[now["critic_start"] :], -then["critic_start"])
-    for who, index in (("actor", actor_obs), ("critic", critic_obs)):
+    for who, index in (("actor observes", actor_obs), ("critic observes", critic_obs), ("actor drives", action)):
         if (index == NEW).all():
-            raise UserError(f"the {who} of the run and that of the task observe nothing of the same name")
-    if (action == NEW).all():
-        raise UserError("the run and the task have no action of the same name")
+            raise UserError(f"the {who} nothing of the same name and size as in the run; {'; '.join(notes)}")
     return Match(
         obs=obs,
         actor_obs=actor_obs,

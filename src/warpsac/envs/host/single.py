@@ -171,6 +171,7 @@ def describe(
         has_success=has_success,
         restorable=hasattr(env, "get_state") and hasattr(env, "set_state") if restorable is None else restorable,
         terms=tuple(terms) if sum(count for _, count in terms) == views.actor_dim else (),
+        critic_terms=parts.layout.critic_terms if parts else (),
         versions=installed_versions(packages),
     )
 

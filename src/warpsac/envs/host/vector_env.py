@@ -93,6 +93,7 @@ def in_lockstep(
         restorable=all(callable(getattr(env, name, None)) for name in ("get_state", "set_state")),
         lockstep=True,
         terms=flattener.layout.terms,
+        critic_terms=flattener.layout.critic_terms,
         versions=installed_versions(["gymnasium"]),
     )
     made = (kind or VectorEnvs)(spec, env, flattener, config.max_faults, key)

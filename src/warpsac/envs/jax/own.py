@@ -72,6 +72,7 @@ class OwnEnvs(JaxEnv):
             restorable=True,
             lockstep=True,
             terms=traced.layout.terms,
+            critic_terms=traced.layout.critic_terms,
             versions=single.versions,
         )
         state, _ = _evaluated("reset of several environments", self.reset, jax.eval_shape(jax.random.key, 0))

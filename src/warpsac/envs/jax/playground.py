@@ -113,6 +113,7 @@ class PlaygroundEnvs:
             restorable=True,
             lockstep=True,
             terms=self._layout.terms,
+            critic_terms=self._layout.critic_terms,
             versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),
             impl=self.impl,
         )

@@ -66,6 +66,7 @@ class OwnTorchEnvs(TorchEnvs):
             has_success=False,
             lockstep=True,
             terms=self._layout.terms,
+            critic_terms=self._layout.critic_terms,
         )
         super().__init__(spec, learner_device())
         self._steps = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
