@@ -66,6 +66,7 @@ def require_fit(policy: LoadedPolicy, spec: EnvSpec) -> None:
 
 def portable_spec(spec: EnvSpec) -> dict[str, Any]:
     """What a policy needs to know about its environment to act without the simulator, for a checkpoint."""
+    names = {"critic_terms": [list(term) for term in spec.critic_terms], "actions": list(spec.actions)}
     return {
         "task": spec.task,
         "obs_dim": spec.views.obs_dim,
@@ -75,9 +76,7 @@ def portable_spec(spec: EnvSpec) -> dict[str, Any]:
         "action_high": list(spec.action_high),
         "control_hz": spec.control_hz,
         "terms": [list(term) for term in spec.terms],
-        "critic_terms": [list(term) for term in spec.critic_terms],
-        "actions": list(spec.actions),
-    }
+    } | {name: found for name, found in names.items() if found}
 
 
 def load_policy(run: Path | str, step: PolicyStep = "last") -> LoadedPolicy:
