@@ -77,7 +77,8 @@ def command(asked: TasksOptions) -> int:
         for name in found:
             print(f"  {name}")
     if not tasks and not others:
-        print("nothing: no task is registered" + (f" by {', '.join(asked.module)}" if asked.module else ""))
+        by = f" by {asked.module[0]}; a class or function of it is named as {asked.module[0]}:make_env"
+        print(f"no task is registered{by if asked.module else ''}")
     return 0
 
 
