@@ -76,12 +76,12 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
     assert main("trian") == 2
-    commands = "train, eval, play, export, sim2sim, bench, report, tasks, check-env"
+    commands = "train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env"
     assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "eval", "play", "export", "sim2sim", "bench", "report", "tasks", "check-env"]
+    "command", ["train", "eval", "play", "export", "sim2sim", "bench", "report", "tasks", "motion", "check-env"]
 )
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command, "--help") == 0
@@ -120,6 +120,7 @@ OTHER_VALUES: dict[str, Any] = {
     "env.episode_limit": 30, "env.workers": 3,
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
     "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder", "env.humanoidbench": "folder",
+    "env.motion": "/clips/walk.npz",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "learner.schedule": "shared",

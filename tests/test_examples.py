@@ -23,7 +23,11 @@ class Example(NamedTuple):
     needs: str | None = None  # package
 
 
-RUNS = [Example("own_jax_env.py", ("240",), "own_jax_env:Pendulum")]
+RUNS = [
+    Example("own_jax_env.py", ("240",), "own_jax_env:Pendulum"),
+    Example("own_gym_env.py", ("240",), "own_gym_env:make_env"),
+    Example("own_torch_env.py", ("240",), "own_torch_env:Carts", needs="torch"),
+]
 
 
 def run(*command: str, folder: Path) -> str:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
+from warpsac import cli
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, tasks
 from warpsac.errors import UserError
@@ -247,3 +249,56 @@ def test_what_is_missing_is_reported() -> None:
     if OLD:
         with pytest.raises(UserError, match=rf"{NOT_IN_OLD}: the installed mjlab 1\.2\.0 has no such task"):
             registry.make_torch(NOT_IN_OLD, 2)
+
+
+CHANGES = {
+    "rewards": {"action_rate_l2": {"weight": -0.2}, "pose": None},
+    "commands.twist.ranges.lin_vel_x": [-0.5, 0.5],
+    "episode_length_s": 2.0,
+}
+
+
+def test_changes_of_the_tasks_own_config_are_used() -> None:
+    config = registry.configure(FLAT, task_config=CHANGES)[0]
+    target = registry.target_of(config)
+    assert target.overrides["rewards.action_rate_l2.weight"] == -0.2
+    made: Any = registry.make_torch(target, 2)
+    manager = made._env.reward_manager
+    assert manager.get_term_cfg("action_rate_l2").weight == -0.2
+    assert "pose" not in manager.active_terms
+    assert made._env.command_manager.get_term("twist").cfg.ranges.lin_vel_x == (-0.5, 0.5)
+    assert made.spec.episode_limit == 100
+    made.close()
+    assert mjlab.settings_of(registry.lookup(FLAT)).rewards["action_rate_l2"].weight != -0.2
+
+
+def test_a_run_with_changes_is_evaluated_with_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    balance = "Mjlab-Cartpole-Balance"
+    if balance not in mjlab.task_names():
+        pytest.skip("not in this version")
+    path = "rewards.smooth_reward.weight"
+    settings = {"env": {"num_envs": 2, "episode_limit": 10}, "eval": {"every": 0, "episodes": 2, "num_envs": 2}}
+    (run,) = training.train(
+        tiny(tmp_path, task=balance, task_config={path: 0.0}, stop_at=60, checkpoint={"every": 0}, **settings)
+    ).runs
+    assert json.loads((run / "config.json").read_text())["task_config"] == {path: 0.0}
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["eval/return"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("rewards.action_rate_l1.weight", "did you mean rewards.action_rate_l2.weight"),
+        ("action_rate_l2.weight", "did you mean rewards.action_rate_l2.weight"),
+        ("rewards.action_rate_l2", "None switches it off"),
+        ("rewards.action_rate_l2.func", "a function cannot be set here"),
+        ("scene.num_envs", "use --env.num-envs"),
+    ],
+)
+def test_changes_that_are_not_possible(path: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        registry.configure(FLAT, task_config={path: 1.0})
+    with pytest.raises(UserError, match=said):  # recorded by another version
+        registry.make_torch(registry.lookup(FLAT, overrides={path: 1.0}), 2)

@@ -483,7 +483,8 @@ ALONE = """
 import sys
 
 ROOMS = {"config", "deploy", "envs", "runs", "watch"}
-OWN = {"errors", "types", "envs.contract", "envs.deploy_contract", "envs.drawing", "runs.files", "watch.video"}
+OWN = {"errors", "types", "envs.contract", "envs.deploy_contract", "envs.drawing", "envs.motion", "runs.files"}
+OWN |= {"watch.video"}
 
 class Blocked:
     @staticmethod

@@ -32,6 +32,8 @@ ROBOT_HEADER = """\
 # `delay` counts control steps by which a value lags. With none, last_action is the action of the previous control step
 # (zeros at the start), and the angles of gait_phase have advanced once since; with 1 each is one step older.
 # A gait starts at `start` and advances by 2 pi step_dt / period in each control step.
+# A motion (warpsac.motion) has one frame for each control step. motion_command is the frame's joint angles, then its
+# joint velocities; motion_anchor_pos_b and motion_anchor_ori_b are the frame's anchor body seen from the robot's.
 # A term with a `function` has to be computed as that function of the task does.
 """
 MOTORS_HEADER = """\
@@ -77,8 +79,8 @@ def metadata(card: dict[str, Any]) -> dict[str, str]:
         names = {"joint_stiffness": "stiffness", "joint_damping": "damping", "default_joint_pos": "default_pose"}
         for name, field in {**names, "action_scale": "action_scale"}.items():
             found[name] = ",".join(f"{number:.7g}" for number in robot[field])
-        if robot["command_low"]:
-            found["command_names"] = "base_velocity"
+        if robot["command_low"] or robot.get("motion"):
+            found["command_names"] = "motion" if robot.get("motion") else "base_velocity"
     return found
 
 
@@ -106,6 +108,8 @@ def deploy_yaml(card: dict[str, Any], policy: str = "policy.onnx", motors: Seque
         optional = {name: robot[name] for name in ("disturbances", "joint_range", "effort_limit")}
         about |= {name: value for name, value in optional.items() if value}
         about["scene"] = robot["scene"]
+        if robot.get("motion"):
+            about["motion"] = robot["motion"]
         content |= _robot_yaml(robot) | (_motors_yaml(robot, motors) if motors else {})
     content["warpsac"] = about
     header = ROBOT_HEADER + (MOTORS_HEADER if motors else "") if robot else HEADER
@@ -157,6 +161,8 @@ def _term_yaml(term: dict[str, Any], gait: dict[str, Any] | None) -> dict[str, A
     parameters = {name: term[name] for name in ("function", "source") if term[name]}
     if term["name"] == "velocity_commands":
         parameters["command_name"] = "base_velocity"
+    elif term["name"].startswith("motion_") and not term["function"]:
+        parameters["command_name"] = "motion"
     elif term["name"] == "gait_phase" and gait:
         parameters["period"] = rounded(1 / gait["frequency"])
         parameters |= {name: gait[name] for name in ("start", "order", "standing", "standing_below")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shlex
@@ -18,11 +19,14 @@ import tyro
 
 from warpsac.agents.ppo import learner as ppo
 from warpsac.deploy import describe, onnx_graph, unitree
+from warpsac.deploy.sim2sim.follow import follow
 from warpsac.deploy.sim2sim.policy import open_session
+from warpsac.deploy.sim2sim.reference import Reference
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
 from warpsac.envs import contract, modules, registry
-from warpsac.envs.deploy_contract import ASSETS, Deployment
+from warpsac.envs.deploy_contract import ASSETS, Deployment, Motion
+from warpsac.envs.motion import read_clip
 from warpsac.envs.registry import has_effect
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
@@ -59,6 +63,8 @@ class ExportOptions:
     """How the folder is laid out; unitree: as Unitree's deploy programs read it."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """The clip, or the folder of clips, that a tracking policy follows; default: that of training."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
@@ -78,7 +84,7 @@ class Exported(NamedTuple):
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
-    done = export(asked.run, asked.out, asked.without_robot, asked.layout)
+    done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
@@ -94,10 +100,16 @@ def command(asked: ExportOptions) -> int:
 
 
 def export(
-    run: Path | str, out: Path | str | None = None, without_robot: bool = False, layout: Layout = "plain"
+    run: Path | str,
+    out: Path | str | None = None,
+    without_robot: bool = False,
+    layout: Layout = "plain",
+    motion: str | None = None,
 ) -> Exported:
     """Write the newest policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = run_folder.open_run(run), load_policy(run)
+    if note := None if without_robot else folder.follow(motion):
+        print(note, file=sys.stderr)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
@@ -140,7 +152,8 @@ def _deployment(folder: run_folder.RunFolder, step: int, scene: str) -> tuple[De
         return None, f"none is known for {folder.config.task}"
     robot = dataclasses.replace(found.robot, scene=scene if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
-    return Deployment(robot, found.scene), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+    known += f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else ""
+    return found._replace(robot=robot), known
 
 
 def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:
@@ -228,7 +241,8 @@ def recorded_observations(
     that cannot be made either, they are drawn with the mean and spread of training.
     """
     if deployment and deployment.scene:
-        return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+        how = "following the motion" if deployment.robot.motion else "under four commands"
+        return _from_scene(deployment, act), f"recorded in plain MuJoCo, {how}"
     task = folder.config.task
     try:
         target = registry.target_of(folder.config)
@@ -249,12 +263,24 @@ def recorded_observations(
 def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     assert deployment.scene is not None
     robot = deployment.robot
+    if robot.motion:
+        return _from_motion(deployment, robot.motion, act)
     simulated = Simulated(deployment.scene.load(), robot)
     seconds = RECORDED / len(_COMMANDS) / robot.control_hz
     rows: list[np.ndarray] = []
     for parts in _COMMANDS:
         order = np.array(parts) * np.array(robot.command_high)
         walk(simulated, act, order, seconds, lambda step, obs: rows.append(obs))
+    return np.stack(rows)
+
+
+def _from_motion(deployment: Deployment, motion: Motion, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    assert deployment.scene is not None
+    hz = deployment.robot.control_hz
+    clip = read_clip(io.BytesIO(deployment.clips[motion.files[0]]))
+    simulated = Simulated(deployment.scene.load(), deployment.robot, Reference(clip, motion))
+    rows: list[np.ndarray] = []
+    follow(simulated, act, RECORDED / hz, lambda step, obs: rows.append(obs))
     return np.stack(rows)
 
 
@@ -276,6 +302,7 @@ def _write(target: Path, files: dict[str, bytes], deployment: Deployment | None)
         folder = PurePosixPath(SCENE).parent / ASSETS
         files |= {SCENE: deployment.scene.xml.encode()}
         files |= {str(folder / name): data for name, data in deployment.scene.assets.items()}
+    files |= deployment.clips if deployment else {}
     unfinished = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
         with require_writable(target):

@@ -122,20 +122,23 @@ class Target:
         return self.parallel and num_envs >= ABUNDANT_ENVS
 
 
-def lookup(name: str, simulator: str | None = None, overrides: Mapping[str, Any] | None = None) -> Target:
+def lookup(
+    name: str, simulator: str | None = None, overrides: Mapping[str, Any] | None = None, made: bool = True
+) -> Target:
     """What a task name stands for; a UserError with the closest names if it is unknown.
 
     `simulator` decides where several know the name. A module is imported only if the user has named it (`modules`).
+    Without `made` no environment is made to find out the kind of a user's own: the family is a guess.
     """
     if simulator is not None and simulator not in SIMULATORS:
         raise ConfigError("simulator", simulator, f"must be one of {', '.join(SIMULATORS)}")
     module, _, bare = name.rpartition(":")
     if name in _brought:
-        found = [_own(name, _brought[name], simulator, overrides)]
+        found = [_own(name, _brought[name], simulator, overrides, made)]
     elif module == GIVEN:
         raise UserError(f"task '{name}': its environment was an object in a program, which has to hand it over again")
     elif module:
-        found = _in_module(module, bare, simulator, overrides)
+        found = _in_module(module, bare, simulator, overrides, made)
     else:
         found = _by_name(name, simulator)
     if not found:
@@ -225,7 +228,9 @@ def _is_asked(family: str, simulator: str | None) -> bool:
     return simulator is None or simulator == family or same.get(family) == simulator
 
 
-def _in_module(module: str, bare: str, simulator: str | None, overrides: Mapping[str, Any] | None) -> list[Target]:
+def _in_module(
+    module: str, bare: str, simulator: str | None, overrides: Mapping[str, Any] | None, made: bool
+) -> list[Target]:
     """The targets of `module:bare`: in the registries that importing the module has filled, or in the module itself."""
     name = f"{module}:{bare}"
     if simulator == "isaaclab":
@@ -244,7 +249,7 @@ def _in_module(module: str, bare: str, simulator: str | None, overrides: Mapping
     factory = getattr(loaded, bare, None) if bare.isidentifier() else None
     if callable(factory) and simulator in (None, *OWN_FAMILIES):
         modules.require_call(name)
-        found.append(_own(name, factory, simulator, overrides))
+        found.append(_own(name, factory, simulator, overrides, made))
     return found
 
 
@@ -269,10 +274,12 @@ def _explained(family: str) -> Any:
         raise UserError(f"simulator {family}: {in_a_line(error)}") from error
 
 
-def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[str, Any] | None) -> Target:
+def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[str, Any] | None, made: bool) -> Target:
     """An environment that a user wrote. Which kind it is shows once one is made, unless `simulator` says it."""
     if simulator in OWN_FAMILIES:
         return Target(name, simulator, None, factory)
+    if not made:
+        return Target(name, OWN_FAMILIES[0], None, factory)
     from warpsac.envs import kinds
 
     try:
@@ -289,6 +296,12 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
     return Target(name, kind, None, factory)
 
 
+def _makers(module: Any) -> list[str]:
+    """The classes and functions that a module defines."""
+    found = vars(module).items() if module is not None else ()
+    return [name for name, value in found if callable(value) and getattr(value, "__module__", "") == module.__name__]
+
+
 def _unknown(name: str, simulator: str | None) -> UserError:
     module, _, bare = name.rpartition(":")
     prefix = f"{module}:" if module else ""
@@ -299,7 +312,9 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         hint = f"did you mean {' or '.join(prefix + one for one in near)}?" if near else listed
         return UserError(f"unknown task '{name}' of simulator {simulator}: {hint}")
     others = _family("gymnasium").registered_ids() + [known for family in SUITES for known in suite_names(family)]
-    near = [f"{prefix}{one}" for one in suggestions(bare, others)]
+    # In a module what it defines itself is meant more likely.
+    near = suggestions(bare, _makers(sys.modules.get(module)), others_only=True) or suggestions(bare, others)
+    near = [f"{prefix}{one}" for one in near]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     if not near and not module:
         hint += "; a module that registers it is named as `my_package:Task-Id`"

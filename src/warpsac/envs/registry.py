@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs import kinds, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup
 from warpsac.envs.symmetry import Unknown
@@ -173,6 +174,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }
+EPISODE_LENGTHS = ("episode_length", "episode_length_s")  # in a task's own config: what env.episode_limit sets
 ALWAYS_TRUE: dict[str, tuple[object, ...]] = {"workers": (0,)}  # values that also describe a simulator without them
 
 
@@ -188,6 +190,31 @@ def require_effect(config: Config) -> None:
         value = getattr(config.env, name)
         if not has_effect(target.family, name) and value not in (getattr(defaults, name), *ALWAYS_TRUE.get(name, ())):
             raise ConfigError(f"env.{name}", value, f"has no effect on {target.name}: leave it out")
+    limit, lengths = config.env.episode_limit, [path for path in EPISODE_LENGTHS if path in config.task_config]
+    if limit is not None and lengths:
+        raise ConfigError("env.episode_limit", limit, f"sets the same as task_config.{lengths[0]}: leave one out")
+
+
+def settings_of(target: Target) -> tuple[Any, Mapping[str, str]]:
+    """The task's own config, which `task_config` changes, or the keyword arguments of what makes it; and those paths
+    that are not for `task_config`: what to do instead."""
+    if target.factory is not None:
+        return overrides.Keywords.of(target.factory, given={}, without=kinds.OFFERED), {}
+    with _family_of(target) as (_, family):
+        if not hasattr(family, "settings_of"):
+            raise UserError(f"{target.name}: has no settings of its own that could be changed")
+        return family.settings_of(target), getattr(family, "GOVERNED", {})
+
+
+def task_config_of(task: str, simulator: str | None, changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Changes of a task's own config, checked, as they are recorded; the simulator is imported if there are any."""
+    if not changes:
+        return {}
+    if not isinstance(changes, Mapping):
+        raise UserError(f"task_config = {changes!r}: must be a mapping of settings of the task")
+    target = lookup(task, simulator, made=False)
+    settings, governed = settings_of(target)
+    return overrides.checked(settings, changes, target.name, governed)
 
 
 def require_no_task(name: str, way_out: str) -> None:
@@ -232,5 +259,6 @@ def configure(
     num_envs = env.get("num_envs") if isinstance(env, Mapping) else None
     count = num_envs if isinstance(num_envs, int) else None  # anything else is refused below
     algo, simulator, changes = (settings.pop(name, None) for name in ("algo", "simulator", "task_config"))
+    changes = task_config_of(task, simulator, changes)
     config, reason = defaults_of(task, count, variant, profile, algo, simulator, changes)
     return override(config, settings), reason

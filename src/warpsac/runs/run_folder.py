@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from warpsac.config.loading import from_json, to_json
 from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs import motion
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically
@@ -35,6 +36,7 @@ from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
 CONFIG, META, FAILURE, CHECKPOINTS, LOCK = "config.json", "meta.json", "failure.txt", "checkpoints", ".lock"
 SYMMETRY = "symmetry.json"
+MOTION = "motion_sha256"  # in meta.json: of the clips that the run follows
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
 
@@ -132,6 +134,23 @@ class RunFolder:
         env = self.config.env
         impl: Any = "auto" if env.impl == "warp" else env.impl
         return dataclasses.replace(env, menagerie=here(env.menagerie), humanoidbench=here(env.humanoidbench), impl=impl)
+
+    def follow(self, moved: str | None = None) -> str | None:
+        """Use the recorded motion, or `moved` in its place; returns a line if it is not the one of training.
+
+        Only this process uses another: the folder keeps the recorded one.
+        """
+        if moved is not None:
+            env = dataclasses.replace(self.config.env, motion=motion.absolute(moved))
+            self.config = dataclasses.replace(self.config, env=env)
+        path = self.config.env.motion
+        if path is None:
+            return None
+        if not Path(path).exists():
+            raise UserError(f"motion {path}: no such file or folder; name where it is now with --motion")
+        recorded = self.meta.get(MOTION)
+        same = recorded in (None, motion.fingerprint(path))
+        return None if same else f"warning: motion {path} is not the one that the policy was trained on"
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class EvalOptions:
     """Seed of the episodes."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -40,6 +42,8 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
+    if note := run.follow(asked.motion):
+        print(note, file=sys.stderr)
     modules.use(asked.module)
     target = registry.target_of(run.config)
     devices.use_compilation_cache()

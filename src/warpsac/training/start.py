@@ -14,7 +14,7 @@ from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.profiles import recipe_notes
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import modules, registry
+from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
@@ -36,6 +36,8 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = validate(config)
     registry.require_effect(config)
+    if config.env.motion is not None:
+        motion.clip_files(config.env.motion)  # before a simulator is imported
     with prepared(config, [*notes, *recipe_notes(config)]) as loop:
         modules.remember(config.task)
         return loop.run()
@@ -59,7 +61,8 @@ def resume(
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-        with prepared(config, resumed=runs, checkpoints=checkpoints) as loop:
+        changed = {note for run in runs if (note := run.follow())}
+        with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
             return loop.run()
 
 
@@ -91,6 +94,8 @@ def prepared(
         driver, placement = make_driver(config, to_close, resumed is not None, symmetry)
         meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
         meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
+        if config.env.motion is not None:
+            meta[run_folder.MOTION] = motion.fingerprint(config.env.motion)
         meta |= {"task_source": source} if (source := modules.source_of(config.task)) else {}
         mapping = None if symmetry is None else mirrors.to_json(symmetry)
         runs = resumed or [

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ WIDTH, HEIGHT = 640, 480  # of videos
 SETTLING_SECONDS = 1.0  # after a start: not counted as tracking
 
 Act = Callable[[np.ndarray], np.ndarray]  # observation [D] -> action [A] in the simulator's own range
+Each = Callable[[int, np.ndarray], None]  # called before every control step: its number and the observation
+Done = TypeVar("Done")
 
 
 class Walk(NamedTuple):
@@ -56,7 +58,7 @@ def walk(
     act: Act,
     command: Sequence[float],
     seconds: float,
-    each: Callable[[int, np.ndarray], None] = lambda step, obs: None,
+    each: Each = lambda step, obs: None,
 ) -> Walk:
     """Walk under one command; a fallen robot is put back on its feet and continues.
 
@@ -87,8 +89,10 @@ def walk(
 # --- pictures
 
 
-def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, path: Path) -> Walk:
-    """A walk and a video of it, at real-time speed. MUJOCO_GL must have been set (`prepare_to_draw`).
+def film(robot: Simulated, go: Callable[[Each], Done], path: Path) -> Done:
+    """What `go` does with the robot and a video of it, at real-time speed; a motion that it follows is a shadow there.
+
+    `go` calls what it is given before every control step. MUJOCO_GL must have been set (`prepare_to_draw`).
 
     Without shadows, reflections and antialiasing: ten times as fast on a machine without a GPU.
     """
@@ -109,11 +113,13 @@ def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, p
         def draw(step: int, obs: np.ndarray) -> None:
             if step % every == 0:
                 renderer.update_scene(robot.data, camera)
+                if robot.reference is not None:
+                    drawing.add_ghost(renderer.scene, model, robot.reference_pose())
                 for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
                     renderer.scene.flags[flag] = False
                 target.append_data(renderer.render())
 
-        return walk(robot, act, command, seconds, draw)
+        return go(draw)
 
 
 def prepare_to_draw() -> None:

@@ -25,8 +25,10 @@ from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import Command, EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
+from warpsac.envs.jax.playground_tasks import GOVERNED as GOVERNED
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import settings_of as settings_of
 from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.names import Target
@@ -212,7 +214,7 @@ class PlaygroundEnvs:
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
     name, impl = target.id, choose_impl(config.impl)
-    env = load(name, config, impl)
+    env = load(name, config, impl, target.overrides)
     randomized = randomizer(name, env, num_envs) if config.randomize else None
     return PlaygroundEnvs(name, env, impl, num_envs, config, randomized=randomized)
 
@@ -251,7 +253,7 @@ def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
 
 def _unused(target: Target, config: EnvConfig) -> Any:
     """An environment to look at: nothing is simulated, so no push ever happens."""
-    return load(target.id, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    return load(target.id, dataclasses.replace(config, pushes=False), "jax", target.overrides).unwrapped
 
 
 def _robot(target: Target, env: Any) -> Robot:

@@ -21,7 +21,8 @@ from warpsac.envs.drawing import FirstEnvironment
 from warpsac.envs.names import Target
 from warpsac.envs.torch import mjlab_motion, mjlab_robots, mjlab_symmetry
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device
-from warpsac.envs.torch.mjlab_tasks import settings_of as settings_of  # these two belong to a family's module
+from warpsac.envs.torch.mjlab_tasks import GOVERNED as GOVERNED  # these three belong to a family's module
+from warpsac.envs.torch.mjlab_tasks import settings_of as settings_of
 from warpsac.envs.torch.mjlab_tasks import task_names as task_names
 from warpsac.envs.torch.mjlab_tasks import without_tables
 from warpsac.errors import UserError
@@ -160,7 +161,8 @@ class MjlabEnvs(TorchEnvs):
         robot = mjlab_robots.robot_of(self._env, self._groups[:-1])
         if robot is None:
             return None
-        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env))
+        clips = mjlab_motion.exported(self._motion.cfg.clips) if robot.motion else {}
+        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env), clips)
 
     @_INFERENCE
     def symmetry(self) -> Symmetry | None:

@@ -8,10 +8,19 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from warpsac.envs import overrides
 from warpsac.envs.names import UNITREE, Target
 from warpsac.envs.torch import unitree_package
 from warpsac.envs.torch.base import quietly
 from warpsac.errors import UserError
+
+# Settings of a task's own config that are not for `task_config`: what to do instead.
+GOVERNED = {
+    "scene.num_envs": "use --env.num-envs",
+    "seed": "use --seeds",
+    "auto_reset": "ended episodes are reset by warpsac",
+    "commands.motion.motion_file": "use --motion",
+}
 
 
 def task_names() -> list[str]:
@@ -23,7 +32,7 @@ def task_names() -> list[str]:
 
 
 def settings_of(target: Target) -> Any:
-    """MJLab's own settings of a task."""
+    """MJLab's own settings of a task, changed as `task_config` says."""
     task, registry = target.id, _registry()
     if task not in registry.list_tasks() and task.startswith(UNITREE):
         try:
@@ -31,7 +40,9 @@ def settings_of(target: Target) -> Any:
         except UserError as error:
             raise UserError(f"{task}: {error}") from error
     if task in registry.list_tasks() or task in task_names():
-        return registry.load_env_cfg(task)
+        settings = registry.load_env_cfg(task)
+        overrides.apply(settings, target.overrides, target.name, GOVERNED)
+        return settings
     raise UserError(
         f"{task}: the installed mjlab {metadata.version('mjlab')} has no such task; it has {', '.join(task_names())}"
     )
