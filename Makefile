@@ -28,7 +28,8 @@ LEFT_OUT         := cuda-|nvidia-|triton|torchvision
 LEFT_OUT_isaaclab := triton|open3d|transformers
 TORCH_VERSION    := 2.13.0
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
-TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks ppo_torch golden) $(TESTS_mjlab-old)
+TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks ppo_torch golden overrides motion mjlab_motion own_torch examples) \
+                    $(TESTS_mjlab-old)
 TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
 # A plugin for pytest that comes along and fails.

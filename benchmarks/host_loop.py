@@ -136,6 +136,7 @@ def configuration(asked: argparse.Namespace, seeds: int, out: str) -> Config:
         seeds=tuple(range(1, seeds + 1)),
         out=out,
         learning_starts=asked.learning_starts,
+        updates_per_step=1,
         env={"num_envs": asked.num_envs, "workers": asked.workers},
         replay={"batch_size": asked.batch, "capacity": asked.capacity},
         log={"tensorboard": False},

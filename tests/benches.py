@@ -37,7 +37,7 @@ def write_suite(path: Path, tasks: list[str], variants: list[Any] | None = None,
 
 def start_bench(suite: Path, out: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "warpsac.cli", "bench", str(suite), "--out", str(out), *words],
+        [sys.executable, "-m", "warpsac.cli", "bench", str(suite), "--out", str(out), "--module", "bench_envs", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -18,6 +18,7 @@ SAC: dict[str, Any] = {
     "variant": "warpsac-l",
     "total_steps": END,
     "learning_starts": 63,
+    "updates_per_step": 1,
     "env": {"num_envs": 3},
     "replay": {"capacity": 120, "batch_size": 8, "n_step": 3, "decay_steps": 40, "placement": "device"},
     "learner": {

@@ -32,10 +32,11 @@ def write_run(
     name: str | None = None,
     meta: Mapping[str, Any] | None = None,
     metric: str = "return",
+    given_name: str | None = None,
     **changes: Any,
 ) -> Path:
-    """A run with (step, value, seconds) as its evaluations, a train row before each; returns its folder."""
-    config = config_of(task, variant, seed, **changes)
+    """A run with (step, value, seconds) as its evaluations, a train row before each; returns its folder, `name`."""
+    config = dataclasses.replace(config_of(task, variant, seed, **changes), name=given_name)
     folder = out / (name or run_folder.run_name(dataclasses.replace(config, name=None), seed))
     folder.mkdir(parents=True)
     (folder / run_folder.CONFIG).write_text(to_json(config))

@@ -223,10 +223,11 @@ def update_actor(
 ) -> tuple[dict[str, Any], dict[str, float]]:
     config, size = agent.config, len(batch.obs)
     support = np.linspace(-config.value_limit, config.value_limit, config.atoms)
-    both = np.concatenate([agent.views.actor(batch.obs), agent.views.actor(batch.next_obs)])
+    following = batch.next_obs if batch.following is None else batch.following
+    both = np.concatenate([agent.views.actor(batch.obs), agent.views.actor(following)])
     alpha = math.exp(state["log_alpha"])
 
-    def forward(actor: Net) -> tuple[float, np.ndarray, Moments]:
+    def forward(actor: Net) -> tuple[float, np.ndarray, Moments, float]:
         mean, std, moments = gaussian(actor, both, None)
         action, log_prob = squash(mean[:size], std[:size], noise)
         x = np.concatenate([agent.views.critic(batch.obs), action], axis=1)
@@ -234,9 +235,11 @@ def update_actor(
             (softmax(network(critic, x, running)[0]) * support).sum(-1)
             for critic, running in zip(state["critic"], state["critic_moments"], strict=True)
         ]
-        return (alpha * log_prob - np.min(values, axis=0)).mean(), log_prob, moments
+        action_rate = np.mean((np.tanh(mean[size:]) - np.tanh(mean[:size])) ** 2)
+        value = (alpha * log_prob - np.min(values, axis=0)).mean() + config.action_rate_weight * action_rate
+        return value, log_prob, moments, action_rate
 
-    value, log_prob, moments = forward(state["actor"])
+    value, log_prob, moments, action_rate = forward(state["actor"])
     gradient = numerical_gradient(lambda actor: forward(actor)[0], state["actor"])
     actor, actor_adam = adam(state["actor"], gradient, state["actor_adam"], rate)
     entropy = -log_prob.mean()
@@ -250,7 +253,8 @@ def update_actor(
         "log_alpha": log_alpha,
         "alpha_adam": alpha_adam,
     }
-    return state | changes, {"loss/actor": value, "policy/entropy": entropy, "policy/alpha": alpha}
+    metrics = {"loss/actor": value, "policy/entropy": entropy, "policy/alpha": alpha}
+    return state | changes, metrics | ({"policy/action_rate": action_rate} if config.action_rate_weight else {})
 
 
 def update_critic(

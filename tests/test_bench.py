@@ -28,7 +28,8 @@ from warpsac.bench.state import RunState, folder_of, require_as_planned, state_o
 from warpsac.bench.worker import parts_of
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.report.groups import Group
-from warpsac.report.runs import Missing, collect, find_missing, find_plans
+from warpsac.report.missing import Missing, find_missing, find_plans
+from warpsac.report.runs import collect
 from warpsac.runs import files, rowfiles, run_folder
 from warpsac.runs.bench_plan import PLAN, Planned, read_plan, write_plan
 from warpsac.training import start as training

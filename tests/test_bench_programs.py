@@ -64,7 +64,7 @@ def test_a_killed_bench_resumes(tmp_path: Path) -> None:
         "bench_envs-Slow-v0-flashsac-seed1.log", "bench_envs-Slow-v0-warpsac-l-seed1.log",
     ]  # fmt: skip
     assert len(run_folder.open_run(second).meta["resumes"]) == 2
-    _, cell = load_suite(BenchOptions(str(suite))).cells
+    _, cell = load_suite(BenchOptions(str(suite), module=("bench_envs",))).cells
     alone = training.train(dataclasses.replace(cell.config, out=str(tmp_path / "alone"))).runs[0]
     assert_same_run(second, alone)
 

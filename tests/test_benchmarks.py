@@ -73,7 +73,7 @@ def test_an_interaction_within_one_program(capsys: pytest.CaptureFixture[str]) -
     words = "--json --task probe-native --profile demo --num-envs 4 --capacity 10000 --steps 2 --rounds 1"
     load("loop").main(words.split())
     row = json.loads(capsys.readouterr().out)
-    assert (row["task"], row["num_envs"], row["seeds"], row["updates_per_iteration"]) == ("probe-native", 4, 1, 1)
+    assert (row["task"], row["num_envs"], row["seeds"], row["updates_per_iteration"]) == ("probe-native", 4, 1, 4)
     assert min(row["env_step_ms"], row["iteration_ms"], row["start_s"]) > 0
 
 
@@ -107,5 +107,5 @@ def test_the_way_through_the_code_stays_short(capsys: pytest.CaptureFixture[str]
     walk.main(walk.Options(json=True))
     found = json.loads(capsys.readouterr().out)
     assert found["interaction"]["returns"] <= 4, found["interaction"]["path"]
-    assert found["train"]["files"] <= 24, found["train"]["path"]
-    assert found["resume"]["files"] <= 26, found["resume"]["path"]
+    assert found["train"]["files"] <= 26, found["train"]["path"]
+    assert found["resume"]["files"] <= 28, found["resume"]["path"]

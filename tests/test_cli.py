@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -28,8 +31,8 @@ from warpsac.training.stepped import SteppedDriver
 from warpsac.watch import play
 
 SMALL = (
-    "--env.num-envs=3 --total-steps=270 --learning-starts=60 --replay.capacity=150 --replay.batch-size=16 "
-    "--replay.n-step=3 --replay.decay-steps=40 --learner.actor-width=8 --learner.critic-width=8 "
+    "--env.num-envs=3 --total-steps=270 --learning-starts=60 --updates-per-step=1 --replay.capacity=150 "
+    "--replay.batch-size=16 --replay.n-step=3 --replay.decay-steps=40 --learner.actor-width=8 --learner.critic-width=8 "
     "--learner.actor-blocks=1 --learner.critic-blocks=1 --learner.expansion=2 --learner.atoms=21 "
     "--eval.every=120 --eval.episodes=2 --eval.num-envs=2 --checkpoint.every=75 --log.every=7 --log.no-tensorboard"
 )
@@ -73,12 +76,12 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
     assert main("trian") == 2
-    commands = "train, eval, play, export, sim2sim, bench, report, tasks, check-env"
+    commands = "train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env"
     assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "eval", "play", "export", "sim2sim", "bench", "report", "tasks", "check-env"]
+    "command", ["train", "eval", "play", "export", "sim2sim", "bench", "report", "tasks", "motion", "check-env"]
 )
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command, "--help") == 0
@@ -118,6 +121,7 @@ OTHER_VALUES: dict[str, Any] = {
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
     "env.success_key": "solved", "env.actor_obs": ("a", "b"), "env.critic_obs": ("c",),
     "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder", "env.humanoidbench": "folder",
+    "env.motion": "/clips/walk.npz",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "learner.schedule": "shared",
@@ -181,6 +185,34 @@ def test_one_option_sets_the_depth_of_actor_and_critics(blocks: int) -> None:
     assert from_json(to_json(config), "it") == config
     shallow = override(config, {"learner": {"actor_blocks": 1}})
     assert (shallow.learner.actor_blocks, shallow.learner.critic_blocks) == (1, blocks)
+
+
+def test_the_environments_scale_what_is_not_given(tmp_path: Path) -> None:
+    def recipe(*words: str) -> tuple[int, int]:
+        config = config_of(*words)
+        return config.updates_per_step, config.replay.decay_steps
+
+    four = ["HalfCheetah-v4", "--env.num-envs", "4"]
+    assert recipe(*four) == (4, 20_000)
+    assert recipe(*four, "--updates-per-step", "1") == (1, 20_000)
+    assert recipe(*four, "--replay.decay-steps", "80000") == (4, 80_000)
+    saved = tmp_path / "config.json"  # an earlier run's settings are all given
+    saved.write_text(to_json(config_of("HalfCheetah-v4")))
+    assert recipe("--config", str(saved), "--env.num-envs", "4") == (1, 80_000)
+
+
+def test_a_run_says_what_follows_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    @contextlib.contextmanager
+    def prepared(config: Config, notes: list[str]) -> Iterator[Any]:
+        said.extend(notes)
+        yield SimpleNamespace(run=lambda: None)
+
+    monkeypatch.setattr(start, "prepared", prepared)
+    start.train(config_of("probe-point", "--env.num-envs=2"), ["first"])
+    assert said[0] == "first"
+    assert said[1].startswith("2 environments: 2 updates an interaction, ages decay over 40,000 interactions: ")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warpsac.config.loading import from_json, override, to_json, validate
-from warpsac.config.profiles import PROFILES, VARIANTS, resolve
+from warpsac.config.profiles import PROFILES, VARIANTS, recipe_notes, resolve
 from warpsac.config.schema import Config
 from warpsac.errors import ConfigError, UserError
 
@@ -55,6 +55,14 @@ def test_profile_is_the_published_one(profile: str) -> None:
         zip(COLUMNS, TABLE[profile], strict=True)
     )
     assert validate(config) is config
+
+
+def test_the_range_of_actions() -> None:
+    """Given only for unitree_rl_mjlab's robots: elsewhere None, which is 1 where a simulator has no range."""
+    for profile in PROFILES:
+        for algo in ("sac", "ppo"):
+            config, _ = resolve("task", profile=profile, regime="abundant", algo=algo)
+            assert config.env.action_limit == (2.0 if profile == "sim2real" else None)
 
 
 def test_there_are_no_other_profiles_but_the_demo() -> None:
@@ -131,6 +139,54 @@ def test_regime_chooses_variant_and_profile(arguments: dict[str, Any], variant: 
     assert reason.startswith(f"variant {variant}: data-")
     assert why in reason
     assert config.env.num_envs == arguments.get("num_envs", PROFILES[profile].env.num_envs)
+
+
+# --- the recipe of one environment, with more of them
+
+
+@pytest.mark.parametrize(
+    ("arguments", "updates", "decay"),
+    [
+        ({"profile": "cpu"}, 1, 80_000),
+        ({"profile": "cpu", "num_envs": 4}, 4, 20_000),
+        ({"profile": "demo", "num_envs": 3}, 3, 6667),
+        ({"regime": "limited", "family": "mujoco", "num_envs": 128}, 128, 625),
+        ({"profile": "cpu", "num_envs": 200_000}, 200_000, 1),  # 0 would mean uniform
+        ({"profile": "cpu", "num_envs": 4, "variant": "flashsac"}, 4, 0),
+        ({"profile": "mjlab", "num_envs": 4}, 2, 2000),
+        ({"num_envs": 64}, 2, 2000),
+        ({"profile": "cpu", "num_envs": 4, "algo": "ppo"}, 1, 80_000),
+    ],
+)
+def test_updates_and_ages_follow_the_environments(arguments: dict[str, Any], updates: int, decay: int) -> None:
+    config, _ = resolve("T", **arguments)
+    assert (config.updates_per_step, config.replay.decay_steps) == (updates, decay)
+
+
+@pytest.mark.parametrize("num_envs", [1, 4, 5])
+def test_a_run_makes_as_many_updates_however_many_environments_it_has(num_envs: int) -> None:
+    config, _ = resolve("T", profile="cpu", num_envs=num_envs)
+    assert config.horizon_updates == config.total_steps == 1_000_000
+
+
+def test_what_follows_the_environments_is_said() -> None:
+    four, _ = resolve("T", profile="cpu", num_envs=4)
+    as_one = "the same for each step as with one environment"
+    fewer = "(--updates-per-step 1 makes fewer)"
+    both = f"4 environments: 4 updates an interaction, ages decay over 20,000 interactions: {as_one} {fewer}"
+    assert recipe_notes(four) == [both]
+    ages = f"4 environments: ages decay over 20,000 interactions: {as_one}"
+    assert recipe_notes(override(four, {"updates_per_step": 1})) == [ages]
+    updates = f"4 environments: 4 updates an interaction: {as_one} {fewer}"
+    assert recipe_notes(override(four, {"replay": {"decay_steps": 80_000}})) == [updates]
+    assert recipe_notes(resolve("T", profile="cpu", num_envs=4, variant="flashsac")[0]) == [updates]
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"profile": "mjlab", "num_envs": 4}, {"profile": "cpu", "num_envs": 4, "algo": "ppo"}]
+)
+def test_nothing_is_said_where_nothing_follows_them(arguments: dict[str, Any]) -> None:
+    assert recipe_notes(resolve("T", **arguments)[0]) == []
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:

@@ -23,6 +23,7 @@ from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
 from warpsac.config.schema import Config
+from warpsac.envs.motion import ERRORS
 from warpsac.envs.registry import require_effect
 from warpsac.runs.rowfiles import EVALUATION_COLUMNS
 
@@ -49,7 +50,8 @@ def test_every_logged_key_is_documented():
     literal = set(re.findall(rf'"((?:{"|".join(prefixes)})/[a-z_]+)"', source))
     summarised = {f"{prefix}/{name}" for prefix in ("episode", "eval") for name in ("return", "length", "success")}
     learned = {*SAC_METRICS, *PPO_METRICS}
-    logged = literal | summarised | learned | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
+    measured = {f"eval/{name}" for name in ERRORS}
+    logged = literal | summarised | learned | measured | {key for key in EVALUATION_COLUMNS.values() if "/" in key}
     assert logged == documented()
 
 
@@ -137,7 +139,7 @@ def test_commands_that_are_shown_can_be_given(page: Path):
     for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.S):
         for command in re.findall(r"\bwarpsac ([a-z][^#&\n]*)", block.replace("\\\n", " ")):
             name, *words = shlex.split(command)
-            if "$" in command or "my_package:" in command:
+            if "$" in command or "my_package" in command:
                 continue
             if name == "train" and "--resume" not in words:
                 require_effect(cli.train_config(words)[0])
@@ -154,6 +156,17 @@ def measured_points(name: str) -> list[dict[str, str]]:
 def measurements(name: str) -> list[dict[str, Any]]:
     """The measurements of a JSON file."""
     return json.loads((ROOT / f"results/{name}.json").read_text())["measurements"]  # type: ignore[no-any-return]
+
+
+def test_what_clipping_costs_is_the_file_that_was_measured():
+    (measured,) = measurements("unitree-action-limit-cpu")
+    text = (ROOT / "docs/torch-simulators.md").read_text()
+    shown = re.findall(r"^\| ±(\S+) \| (\S+) ± (\S+) \| (\d+) of 16 \| (\S+) % \|$", text, re.M)
+    assert shown == [
+        (f"{row['limit']:g}", f"{row['return_mean']:.1f}", f"{row['return_std']:.1f}", str(row["complete"]),
+         f"{100 * row['clipped_share']:.1f}")
+        for row in measured["rows"]
+    ]  # fmt: skip
 
 
 def test_the_table_of_measured_returns_is_the_file_that_was_measured():
@@ -279,6 +292,21 @@ def test_the_table_of_mjlab_is_the_file_that_was_measured():
         assert abs(float(measured["seconds"]) - int(seconds)) <= 0.5
         assert value == f"{float(measured['value']):.1f}"
         assert (mean, std) == (f"{float(published['value']):.1f}", f"{float(published['std']):.1f}")
+
+
+def test_the_table_of_tracking_is_the_file_that_was_measured():
+    shown = re.findall(
+        r"^\| `(warpsac-a|ppo)` \| ([\d.]+) M \| (\d+) \| (\S+) \| (\d+) \| (\S+) \| (\S+) \|$", RESULTS, re.M
+    )
+    measured = [
+        (
+            name, f"{row['step'] / 1e6:.1f}", f"{row['seconds']:.0f}", f"{row['return_mean']:.1f}",
+            f"{row['length_mean']:.0f}", f"{row['error_body_pos']:.3f}", f"{row['error_joint_pos']:.2f}",
+        )
+        for name, one in zip(("warpsac-a", "ppo"), measurements("tracking-h200"))
+        for row in one["rows"]
+    ]  # fmt: skip
+    assert shown == measured
 
 
 def test_the_table_of_five_seeds_is_the_files_that_were_measured():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 
 from warpsac.envs import registry
+from warpsac.envs.contract import EnvSpec, HostStep
 from warpsac.envs.tasks import Task, find
+from warpsac.runs import rowfiles
 from warpsac.training import evaluate
 from warpsac.training.episodes import Episode, HostEpisodes, summary
 from warpsac.training.terminal import Interrupted
-from warpsac.types import StepResult
+from warpsac.types import ObsViews, StepResult
 
 
 class Lengths(gymnasium.Env):
@@ -187,3 +190,41 @@ def test_the_training_episodes_survive_a_checkpoint() -> None:
         one.forget(np.ones((1, 2), bool))
         one.observe(steps_of([8, 80], [True, False]), None, 0)
         assert one.take_rows() == [{"episode/return": 8.0, "episode/length": 1.0, "faults/count": 3}]
+
+
+class Measuring:
+    """Two environments that measure a number in every step: 1, 2, 3, ... and ten times that; lengths 2 and 3."""
+
+    def __init__(self) -> None:
+        self.spec = EnvSpec("measuring", "probe", 2, ObsViews(1, 1), 1, (-1.0,), (1.0,), None)
+
+    def reset(self, seed: int) -> np.ndarray:
+        self.steps = 0
+        return np.zeros((2, 1), np.float32)
+
+    def send(self, action: np.ndarray) -> None: ...
+
+    def recv(self) -> HostStep:
+        self.steps += 1
+        ended, obs = np.array([self.steps % 2 == 0, self.steps % 3 == 0]), np.zeros((2, 1), np.float32)
+        result = StepResult(obs, np.ones(2, np.float32), ended, np.zeros(2, bool), obs)
+        return HostStep(result, None, 0, metrics={"error_height": np.array([1.0, 10.0]) * self.steps})
+
+
+def test_what_a_simulator_measures_is_averaged_over_steps_then_episodes(tmp_path: Path) -> None:
+    env: Any = Measuring()
+    found = evaluate.run_episodes(env, no_action, 3, seed=1)
+    assert [(e.env, e.length, e.metrics) for e in found] == [
+        (0, 2, {"error_height": 1.5}), (1, 3, {"error_height": 20.0}), (0, 2, {"error_height": 3.5}),
+    ]  # fmt: skip
+    row = evaluate.result_row(found, None)
+    assert row["eval/error_height"] == pytest.approx(25 / 3)
+    files = rowfiles.RowFiles(tmp_path)
+    files.append({"kind": "eval", "step": 7} | row)
+    files.close()
+    (tmp_path / rowfiles.METRICS).unlink()
+    (read,) = rowfiles.read_evaluations(tmp_path)
+    assert (read["step"], read["error_height"]) == (7, pytest.approx(25 / 3))
+    files.set_aside_after(7)  # a folder that was copied without its rows gets them from the table
+    (again,) = rowfiles.read_metrics(tmp_path)
+    assert again["eval/error_height"] == read["error_height"]

@@ -26,6 +26,7 @@ class Example(NamedTuple):
 RUNS = [
     Example("own_jax_env.py", ("240",), "own_jax_env:Pendulum"),
     Example("own_gym_env.py", ("240",), "own_gym_env:make_env"),
+    Example("own_torch_env.py", ("240",), "own_torch_env:Carts", needs="torch"),
 ]
 
 

@@ -24,12 +24,12 @@ from warpsac.agents import networks
 from warpsac.agents.ppo import learner as ppo
 from warpsac.agents.sac import learner as sac
 from warpsac.config.schema import LearnerConfig, PpoConfig
-from warpsac.deploy import describe, onnx_graph
+from warpsac.deploy import describe, onnx_graph, unitree
 from warpsac.deploy import export as command
 from warpsac.deploy.export import export
 from warpsac.deploy.sim2sim.policy import Policy, open_session
 from warpsac.envs import deploy_contract, registry
-from warpsac.envs.deploy_contract import Deployment, Robot, SceneFiles, Term
+from warpsac.envs.deploy_contract import Deployment, Gait, Robot, SceneFiles, Term
 from warpsac.envs.probes import host as probe
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
@@ -315,13 +315,29 @@ def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_benchmark_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "benchmarks" / "export.py"
-    spec = importlib.util.spec_from_file_location("export_benchmark", path)
+def benchmark(name: str) -> Any:
+    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", path)
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_clipped_actions_are_counted(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(export(run, tmp_path / "out").path / "policy.onnx")
+    words = ["--task", "probe-point", "--limits", "0.01", "100", "--episodes", "2", "--json"]
+    benchmark("action_limit").main([path, *words])
+    narrow, wide = json.loads(capsys.readouterr().out)["measured"]
+    assert (narrow["limit"], wide["limit"]) == (0.01, 100.0)
+    assert narrow["clipped_share"] > wide["clipped_share"] == 0
+    assert 0.01 < wide["largest_action"] < 100
+    assert wide["return_mean"] != narrow["return_mean"]  # this task has a range of its own, which the limit stretches
+
+
+def test_the_benchmark_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    module = benchmark("export")
     monkeypatch.setattr(module, "pin_to_one_core", lambda: False)
     module.main(["--json", "--rounds", "2", "--calls", "10"])
     report = json.loads(capsys.readouterr().out)
@@ -430,6 +446,88 @@ def test_unitree_g1_flat_in_the_words_of_its_deploy_program() -> None:
     text = yaml.safe_load(describe.deploy_yaml(card | {"robot": deploy_contract.to_plain(free)}))
     assert text["actions"]["JointPositionAction"]["clip"] is None
     assert "joint_range" not in text["warpsac"]
+
+
+def as_unitree(joints: tuple[str, ...], **changes: Any) -> Robot:
+    """A robot whose policy Unitree's program can run, unless changed."""
+    count = len(joints)
+    sized = [dataclasses.replace(t, size=count if t.size == 29 else t.size) for t in walker.UNITREE_G1_FLAT.observation]
+    numbers = tuple(float(i) for i in range(count))
+    robot = dataclasses.replace(
+        walker.robot(), joints=joints, default_pose=numbers, action_scale=numbers, stiffness=numbers, damping=numbers,
+        target_low=(), target_high=(), joint_low=(), joint_high=(), observation=tuple(sized),
+        gait=walker.UNITREE_G1_FLAT.gait,
+    )  # fmt: skip
+    return dataclasses.replace(robot, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("G1", [*range(29)]),
+        ("H1-2", [*range(27)]),
+        ("G1 with 23 joints", [*range(13), 15, 16, 17, 18, 19, 22, 23, 24, 25, 26]),
+        ("R1", [*range(14), 15, 16, 17, 18, 19, 22, 23, 24, 25, 26]),
+        ("Go2 and A2", [3, 4, 5, 0, 1, 2, 9, 10, 11, 6, 7, 8]),
+    ],
+)
+def test_unitrees_motors(name: str, order: list[int]) -> None:
+    """Numbers of motors as in the vendor's own files; a quadruped's policy has the left legs first."""
+    joints = [unitree.MOTORS[name][motor] for motor in order]
+    robot = as_unitree(tuple(joints))
+    motors = unitree.motors_of(robot, "task")
+    assert motors == order
+    card = describe.card("task", robot.observation_size, [-1.0], [1.0], 50.0, {"name": "run"}, robot)
+    told = yaml.safe_load(describe.deploy_yaml(card, "../exported/policy.onnx", motors))
+    assert told["joint_ids_map"] == order
+    assert told["default_joint_pos"] == told["actions"]["JointPositionAction"]["scale"] == list(robot.default_pose)
+    assert [told["stiffness"][motor] for motor in order] == [told["damping"][motor] for motor in order]
+    assert [told["stiffness"][motor] for motor in order] == list(robot.stiffness)
+    assert len(told["stiffness"]) == max(order) + 1
+    assert told["warpsac"]["policy"] == "../exported/policy.onnx"
+
+
+G1 = unitree.MOTORS["G1"]
+
+
+@pytest.mark.parametrize(
+    ("robot", "line"),
+    [
+        (None, "no robot is described"),
+        (as_unitree(("a", "b")), "the motors of G1, .* are known, not those of a robot with a"),
+        (as_unitree(G1, observation=(Term("base_lin_vel", 3, "imu"),)), "does not know the observation base_lin_vel"),
+        (as_unitree(G1, observation=(Term("scan", 3, function="f"),)), "does not know the observation scan"),
+        (as_unitree(G1, observation=(Term("last_action", 29, delay=1),)), "no delay, and last_action is 1 control"),
+        (as_unitree(G1, observation=(Term("last_action", 29),) * 2), "knows one last_action, the policy observes two"),
+        (as_unitree(G1, gait=Gait(1.5, (0.0,), "cos_sin")), "its gait is another than that of Unitree's program"),
+    ],
+)  # fmt: skip
+def test_what_unitrees_program_cannot_run_is_refused(robot: Robot | None, line: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"layout = 'unitree': Task: .*{line}.*; leave --layout out for another program"
+    ):
+        unitree.motors_of(robot, "Task")
+
+
+def test_the_folder_that_unitrees_program_reads(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "v1"), "--layout", "unitree"]) == 2
+    assert capsys.readouterr().err.startswith("warpsac: layout = 'unitree': probe-point: no robot is described")
+    assert list(tmp_path.iterdir()) == []
+    with_robot(run, monkeypatch)
+    monkeypatch.setitem(unitree.MOTORS, "walker", ("right_joint", "left_joint"))
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "v1"), "--layout", "unitree"]) == 0
+    files = {str(path.relative_to(tmp_path / "v1")) for path in (tmp_path / "v1").rglob("*") if path.is_file()}
+    assert files == {"exported/policy.onnx", "params/deploy.yaml", "scene/scene.xml"}
+    printed = capsys.readouterr()
+    assert f"next: warpsac sim2sim {tmp_path / 'v1/exported/policy.onnx'}\n" in printed.out
+    assert printed.err.endswith(f"warning: {unitree.NO_PROTECTION}\n")
+    told = yaml.safe_load((tmp_path / "v1/params/deploy.yaml").read_text())
+    assert (told["joint_ids_map"], told["damping"]) == ([1, 0], [0.3, 0.5])
+    assert (tmp_path / "v1/params" / told["warpsac"]["policy"]).exists()
+    assert (tmp_path / "v1/params" / told["warpsac"]["scene"]).exists()
+    assert cli.main(["sim2sim", str(tmp_path / "v1/exported/policy.onnx"), "--seconds", "1.1", "--json"]) == 0
 
 
 def test_terms_of_the_tasks_own_in_the_description() -> None:

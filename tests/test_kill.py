@@ -20,8 +20,8 @@ EARLY = 4  # of them at any moment from the start of the program: import, warm-u
 HORIZON = 120_000  # steps that nobody waits for; the learning rate follows it
 
 SETTINGS = (
-    f"--total-steps={HORIZON} --env.num-envs=2 --learning-starts=60 --replay.capacity=300 --replay.batch-size=16 "
-    "--replay.n-step=3 --replay.decay-steps=60 --learner.actor-width=8 --learner.critic-width=8 "
+    f"--total-steps={HORIZON} --env.num-envs=2 --learning-starts=60 --updates-per-step=1 --replay.capacity=300 "
+    "--replay.batch-size=16 --replay.n-step=3 --replay.decay-steps=60 --learner.actor-width=8 --learner.critic-width=8 "
     "--learner.actor-blocks=1 --learner.critic-blocks=1 --learner.expansion=2 --learner.atoms=21 "
     "--learner.policy-delay=1 --eval.every=0 --eval.episodes=2 --eval.num-envs=2 --checkpoint.every=40 "
     "--log.every=3 --log.no-tensorboard --name=run"

@@ -21,6 +21,19 @@ def float32(x: object) -> jax.Array:
     return jnp.asarray(x, jnp.float32)
 
 
+# --- the actor
+
+
+def test_action_rate_and_its_slope_by_hand() -> None:
+    """Two transitions of two dimensions; the actions are 0, 0.5 and -0.25, whose slopes are 1, 3/4 and 15/16."""
+    mean = np.arctanh([[0.0, 0.5], [-0.25, 0.5]])
+    following = np.arctanh([[0.5, 0.5], [0.5, 0.0]])
+    value, slopes = jax.value_and_grad(losses.action_rate, argnums=(0, 1))(float32(mean), float32(following))
+    assert value == pytest.approx((0.25 + 0 + 0.5625 + 0.25) / 4)
+    np.testing.assert_allclose(slopes[0], [[-0.25 * 1, 0], [-0.375 * 15 / 16, 0.25 * 3 / 4]], atol=1e-6)
+    np.testing.assert_allclose(slopes[1], [[0.25 * 3 / 4, 0], [0.375 * 3 / 4, -0.25 * 1]], atol=1e-6)
+
+
 # --- the value distribution
 
 

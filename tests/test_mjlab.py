@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from runs import rows_of, state_of, tiny, tiny_ppo
+from warpsac import cli
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, tasks
 from warpsac.errors import UserError
@@ -25,7 +26,7 @@ from warpsac.training.policy import load_policy
 pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
-from warpsac.envs.torch import mjlab
+from warpsac.envs.torch import mjlab, mjlab_tasks, unitree_package
 from warpsac.envs.torch.base import LOSES_LAST
 
 # MJLab and what it imports warn about themselves.
@@ -55,7 +56,7 @@ def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
 
 @pytest.fixture(scope="module")
 def simulator() -> Any:
-    return mjlab.MjlabEnvs(CUBE, 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
+    return mjlab.MjlabEnvs(registry.lookup(CUBE), 2, EnvConfig(num_envs=2, episode_limit=20, action_limit=0.5))
 
 
 def step(made: Any, value: float) -> Any:
@@ -143,7 +144,7 @@ def test_ppo_trains_and_resumes(tmp_path: Path) -> None:
 
 
 def test_robots_keep_their_levels_of_terrain() -> None:
-    flat, rough = mjlab.MjlabEnvs(FLAT, 2, EnvConfig()), mjlab.MjlabEnvs(ROUGH, 3, EnvConfig())
+    flat, rough = (mjlab.MjlabEnvs(registry.lookup(name), n, EnvConfig()) for name, n in ((FLAT, 2), (ROUGH, 3)))
     assert flat.curriculum() == {}
     rough.reset(0)
     saved = {"terrain_levels": np.array([4, 0, 2]), "terrain_types": np.array([1, 0, 3])}
@@ -163,24 +164,77 @@ def test_robots_keep_their_levels_of_terrain() -> None:
         made.close()
 
 
-def test_tasks_of_another_package_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """unitree_rl_mjlab registers its tasks when its module `src.tasks` is imported."""
-    if OLD:
-        pytest.skip("asked for with newer settings")
+def test_tasks_of_another_package_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """unitree_rl_mjlab registers its tasks when its module `src.tasks` is imported: a stand-in for it."""
     from mjlab.tasks import registry as mjlab_registry
 
-    name = "Unitree-G1-Flat"
-    assert registry.lookup(name).family == "sim2real"
-    with pytest.raises(UserError, match=r"Unitree-G1-Flat is a task of unitree_rl_mjlab, for mjlab 1\.2\.0: install"):
-        registry.make_torch(name, 2)
-    package = types.ModuleType("src")
-    module = types.ModuleType("src.tasks")
-    monkeypatch.setitem(sys.modules, "src", package)
-    monkeypatch.setitem(sys.modules, "src.tasks", module)
-    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
-    known = mjlab_registry._REGISTRY
-    monkeypatch.setattr(mjlab_registry, "_REGISTRY", known | {name: known[CUBE]})
-    assert registry.make_torch(name, 2).spec.views.actor_dim == 29
+    name, other = "Unitree-G1-Flat", "Unitree-Go2-Rough"
+    assert registry.lookup(name).family == registry.lookup(other).family == "sim2real"
+    monkeypatch.setattr(unitree_package, "find", lambda: None)
+    with pytest.raises(
+        UserError, match=rf"^{other}: a task of unitree_rl_mjlab, for mjlab 1\.2\.0, which is not found"
+    ):
+        registry.make_torch(other, 2)
+    assert CUBE in mjlab.task_names()
+    assert name not in mjlab.task_names()
+    for file in (*unitree_package.FILES, "src/__init__.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / unitree_package.FILES[0]).write_text(
+        "from mjlab.tasks import registry\n"
+        f"for name in ({name!r}, {other!r}): registry._REGISTRY[name] = registry._REGISTRY[{CUBE!r}]\n"
+    )
+    monkeypatch.setattr(unitree_package, "find", lambda: tmp_path)
+    monkeypatch.setattr(mjlab_registry, "_REGISTRY", dict(mjlab_registry._REGISTRY))
+    try:
+        assert {CUBE, name, other} <= set(mjlab.task_names())
+        assert registry.make_torch(other, 2).spec.views.actor_dim == 29
+        with pytest.raises(
+            UserError, match=r"Unitree-Nothing: the installed mjlab .* has no such task; it has .*Unitree-G1"
+        ):
+            registry.make_torch("Unitree-Nothing", 2)
+    finally:
+        for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == "src"]:
+            del sys.modules[loaded]
+
+
+@pytest.mark.parametrize("task", [FLAT, ROUGH])
+def test_evaluations_stay_at_the_first_stage(task: str) -> None:
+    """The first reset of a process too, which 1.2 makes before any stage; robots keep their place on the terrain."""
+    made: Any = registry.make(task, 2)
+    env = made._envs._env
+    twist = env.command_manager.get_term("twist")
+    first_stage = env.cfg.curriculum["command_vel"].params["velocity_stages"][0]
+
+    def started() -> tuple[Any, ...]:
+        obs = made.reset(7)
+        assert twist.cfg.ranges.lin_vel_x == first_stage["lin_vel_x"]
+        return obs, twist.vel_command_b.numpy().copy(), made._envs.curriculum()
+
+    twist.cfg.ranges.lin_vel_x = (-9.0, 9.0)  # what a task's settings say before any stage
+    first = started()
+    for _ in range(3):
+        made.send(np.full((2, made.spec.action_dim), 0.5, np.float32))
+        made.recv()
+    assert env.common_step_counter == 1
+    env.common_step_counter = 10**6
+    for before, after in zip(first, started(), strict=True):
+        np.testing.assert_equal(before, after)
+    made.close()
+
+
+def test_pictures_are_drawn_without_what_takes_long() -> None:
+    import mujoco
+
+    settings, given = mjlab_tasks.settings_of(registry.lookup(FLAT)), []
+    settings.scene.spec_fn = given.append
+    mjlab._draw_quickly(settings)
+    assert not settings.viewer.enable_shadows
+    assert not settings.viewer.enable_reflections
+    spec = mujoco.MjSpec()
+    settings.scene.spec_fn(spec)
+    assert given == [spec]
+    assert spec.visual.quality.offsamples == 0
 
 
 def test_what_is_missing_is_reported() -> None:
@@ -188,8 +242,62 @@ def test_what_is_missing_is_reported() -> None:
         registry.make_torch("Mjlab-Nothing", 2)
     with pytest.raises(UserError, match=r"env\.cameras = True: Mjlab-Lift-Cube-Yam has no camera"):
         registry.make_torch(CUBE, 2, EnvConfig(cameras=True))
-    with pytest.raises(UserError, match="Mjlab-Tracking-Flat-Unitree-G1: follows a recorded motion"):
+    tracking = "motion tracking needs mjlab 1.6" if OLD else "follows a recorded motion: name a clip"
+    with pytest.raises(UserError, match=f"Mjlab-Tracking-Flat-Unitree-G1: {tracking}"):
         registry.make_torch("Mjlab-Tracking-Flat-Unitree-G1", 2)
     if OLD:
         with pytest.raises(UserError, match=rf"{NOT_IN_OLD}: the installed mjlab 1\.2\.0 has no such task"):
             registry.make_torch(NOT_IN_OLD, 2)
+
+
+CHANGES = {
+    "rewards": {"action_rate_l2": {"weight": -0.2}, "pose": None},
+    "commands.twist.ranges.lin_vel_x": [-0.5, 0.5],
+    "episode_length_s": 2.0,
+}
+
+
+def test_changes_of_the_tasks_own_config_are_used() -> None:
+    config = registry.configure(FLAT, task_config=CHANGES)[0]
+    target = registry.target_of(config)
+    assert target.overrides["rewards.action_rate_l2.weight"] == -0.2
+    made: Any = registry.make_torch(target, 2)
+    manager = made._env.reward_manager
+    assert manager.get_term_cfg("action_rate_l2").weight == -0.2
+    assert "pose" not in manager.active_terms
+    assert made._env.command_manager.get_term("twist").cfg.ranges.lin_vel_x == (-0.5, 0.5)
+    assert made.spec.episode_limit == 100
+    made.close()
+    assert mjlab.settings_of(registry.lookup(FLAT)).rewards["action_rate_l2"].weight != -0.2
+
+
+def test_a_run_with_changes_is_evaluated_with_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    balance = "Mjlab-Cartpole-Balance"
+    if balance not in mjlab.task_names():
+        pytest.skip("not in this version")
+    path = "rewards.smooth_reward.weight"
+    settings = {"env": {"num_envs": 2, "episode_limit": 10}, "eval": {"every": 0, "episodes": 2, "num_envs": 2}}
+    (run,) = training.train(
+        tiny(tmp_path, task=balance, task_config={path: 0.0}, stop_at=60, checkpoint={"every": 0}, **settings)
+    ).runs
+    assert json.loads((run / "config.json").read_text())["task_config"] == {path: 0.0}
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["eval/return"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("rewards.action_rate_l1.weight", "did you mean rewards.action_rate_l2.weight"),
+        ("action_rate_l2.weight", "did you mean rewards.action_rate_l2.weight"),
+        ("rewards.action_rate_l2", "None switches it off"),
+        ("rewards.action_rate_l2.func", "a function cannot be set here"),
+        ("scene.num_envs", "use --env.num-envs"),
+    ],
+)
+def test_changes_that_are_not_possible(path: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        registry.configure(FLAT, task_config={path: 1.0})
+    with pytest.raises(UserError, match=said):  # recorded by another version
+        registry.make_torch(registry.lookup(FLAT, overrides={path: 1.0}), 2)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
-import types
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +25,8 @@ pytest.importorskip("mjlab", reason="needs MJLab: make test-mjlab")
 import torch
 
 from warpsac.deploy.sim2sim.robot import Simulated
-from warpsac.envs.torch import mjlab, mjlab_robots
+from warpsac.envs.torch import mjlab, mjlab_robots, mjlab_symmetry
+from warpsac.types import Mirror
 
 # MJLab and what it imports warn about themselves.
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
@@ -73,9 +73,6 @@ def unitree(monkeypatch: pytest.MonkeyPatch) -> str:
         stages[0] |= {"lin_vel_x": (-0.5, 1.0), "lin_vel_y": (-0.5, 0.5), "ang_vel_z": (-1.0, 1.0)}
         return settings
 
-    for name in ("src", "src.tasks"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setattr(mjlab, "installed_versions", lambda packages: dict.fromkeys(packages, "1"))
     monkeypatch.setattr(registry, "_REGISTRY", registry._REGISTRY | {UNITREE: registry._REGISTRY[G1]})
     monkeypatch.setattr(registry, "load_env_cfg", loaded)
     return UNITREE
@@ -133,7 +130,7 @@ def test_unitree_g1_flat_has_98_numbers_in_the_robots_order(unitree: str) -> Non
     found = registry.deployment(unitree)
     assert found is not None
     robot = found.robot
-    assert (robot.base, robot.observation, robot.gait) == walker.UNITREE_G1_FLAT
+    assert (robot.base, robot.observation, robot.gait) == walker.UNITREE_G1_FLAT[:3]
     assert (robot.observation_size, len(robot.joints), robot.obstacle) == (98, 29, None)
     # The first stage of the task's curriculum, not what its settings say before it.
     assert (robot.command_low, robot.command_high) == ((-0.5, -0.5, -1.0), (1.0, 0.5, 1.0))
@@ -175,7 +172,7 @@ def test_an_arm_has_joints_that_are_not_driven() -> None:
 
 def test_settings_of_terms_and_motors_that_give_torques(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scale, clip, history, another sensor, another pose, in one environment that is not a robot's any more."""
-    simulator = mjlab.MjlabEnvs(G1, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(registry.lookup(G1), 1, EnvConfig())
     env = simulator._env
     robot = mjlab_robots.robot_of(env, ["actor"])
     assert robot is not None
@@ -219,7 +216,7 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
     assert found is not None
     world = world_of(found)
     world.reset()
-    simulator = mjlab.MjlabEnvs(which, 1, EnvConfig())
+    simulator = mjlab.MjlabEnvs(registry.lookup(which), 1, EnvConfig())
     simulator.reset(0)
     env = simulator._env
     for settings in env.observation_manager._group_obs_term_cfgs["actor"]:
@@ -246,6 +243,65 @@ def test_the_contract_observes_what_the_environment_observes(which: str, unitree
 
 
 # --- as files
+
+
+@pytest.fixture
+def in_a_mirror() -> Iterator[Any]:
+    """Two robots in the air: one in some state, the other in the state of its mirror image."""
+    made = mjlab.make(registry.lookup(G1), 2, EnvConfig(num_envs=2))
+    made.start(0)
+    yield made
+    made.close()
+
+
+@torch.inference_mode()
+def test_the_g1_in_a_mirror_is_observed_as_the_mirror_says(in_a_mirror: Any) -> None:
+    env = in_a_mirror._env
+    found = mjlab_symmetry.symmetry_of(env, in_a_mirror._groups)
+    assert found is not None
+    assert (found.obs.size, found.action.size) == (in_a_mirror.spec.views.obs_dim, 29)
+    assert found.obs.flaw is found.action.flaw is None
+    rng, data, vector, rotation = np.random.default_rng(0), env.sim.data, np.array([1, -1, 1]), np.array([-1, 1, -1])
+    turned, angles, speeds = np.array([1.0, 0.1, -0.2, 0.3]), rng.normal(0, 0.2, 29), rng.normal(size=29)
+    turned /= np.linalg.norm(turned)
+    velocity, turning, action, command = rng.normal(size=3), rng.normal(size=3), rng.normal(size=29), rng.normal(size=3)
+    pose = env.scene["robot"].data.default_joint_pos[0].numpy()
+    joints = found.action
+    states = (
+        (turned, angles, velocity, turning, speeds, action, command),
+        (turned * [1, *rotation], joints(angles), velocity * vector, turning * rotation, joints(speeds),
+         joints(action), command * [1, -1, -1]),
+    )  # fmt: skip
+    for i, (turn, angle, linear, angular, speed, last, order) in enumerate(states):
+        data.qpos[i] = torch.as_tensor(np.concatenate([[0, 0, 2], turn, pose + angle]))
+        data.qvel[i] = torch.as_tensor(np.concatenate([linear, angular, speed]))
+        env.action_manager._action[i] = torch.as_tensor(last)
+        env.command_manager.get_command("twist")[i] = torch.as_tensor(order)
+    env.sim.forward()
+    if hasattr(env.sim, "sense"):
+        env.sim.sense()
+    for name in in_a_mirror._groups:
+        for term in env.observation_manager.active_terms[name]:
+            env.observation_manager.get_term_cfg(name, term).noise = None
+    env.scene["robot"].data.encoder_bias[:] = 0
+    groups = {name: env.observation_manager.compute_group(name) for name in in_a_mirror._groups}
+    one, other = in_a_mirror._observation(groups).numpy()
+    np.testing.assert_allclose(other, found.obs(one), atol=2e-3)
+    assert np.abs(other - one).max() > 1
+
+
+def test_a_height_scan_in_a_mirror() -> None:
+    """Three rays ahead of three behind, each row from the right to the left."""
+    places = np.array([[x, y, 0.0] for x in (0.1, -0.1) for y in (-0.2, 0.0, 0.2)])
+    down = np.tile([0.0, 0.0, -1.0], (6, 1))
+
+    def scan(places: np.ndarray, alignment: str = "yaw") -> Any:
+        tensors = {"_local_offsets": torch.as_tensor(places), "_local_directions": torch.as_tensor(down)}
+        return mjlab_symmetry._of_scan(SimpleNamespace(cfg=SimpleNamespace(ray_alignment=alignment), **tensors))
+
+    assert scan(places) == Mirror((2, 1, 0, 5, 4, 3), (1,) * 6)
+    assert scan(places + [0, 0.05, 0]) is None  # the grid is not symmetric
+    assert scan(places, "world") is None
 
 
 def test_export_writes_it(
@@ -276,3 +332,10 @@ def test_export_writes_it(
     assert sum(len(term["scale"]) for term in told["observations"].values()) == 98
     assert cli.main(["sim2sim", str(policy.path), "--seconds", "1.2", "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["seconds"] == 1.2
+    # As Unitree's program reads it: the same description, and the scene is found from there too.
+    assert cli.main(["export", str(run), "--out", str(tmp_path / "v1"), "--layout", "unitree"]) == 0
+    there = yaml.safe_load((tmp_path / "v1/params/deploy.yaml").read_text())
+    assert {name: there[name] for name in told if name != "warpsac"} == {n: told[n] for n in told if n != "warpsac"}
+    assert there["joint_ids_map"] == list(range(29))
+    words = ["sim2sim", str(tmp_path / "v1/exported/policy.onnx"), "--seconds", "0.1", "--json"]
+    assert cli.main(words) in (0, 1)

@@ -17,6 +17,7 @@ import pytest
 import warpsac
 from runs import tiny
 from warpsac.config.loading import to_json
+from warpsac.envs import registry
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint
 from warpsac.training import api, start
@@ -178,7 +179,7 @@ def frames_of(path: Path) -> tuple[list[np.ndarray], dict[str, Any]]:
 
 def test_a_video_of_short_episodes(run: Path, tmp_path: Path) -> None:
     """Of 1.5 s each: three of them make more than four seconds."""
-    filmed = play.record(warpsac.load_policy(run), "Drawn-v0", tmp_path / "a.mp4", steps=100, seed=0)
+    filmed = play.record(warpsac.load_policy(run), registry.lookup("Drawn-v0"), tmp_path / "a.mp4", steps=100, seed=0)
     assert filmed == play.Filmed(90, (15.0, 15.0, 15.0))
     frames, meta = frames_of(tmp_path / "a.mp4")
     assert len(frames) == 90
@@ -189,7 +190,7 @@ def test_a_video_of_short_episodes(run: Path, tmp_path: Path) -> None:
     assert brightness[29] > 120
     assert brightness[30] < 20  # the second begins
     assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
-    cut = play.record(warpsac.load_policy(run), "Drawn-v0", tmp_path / "a.mp4", steps=7, seed=0)
+    cut = play.record(warpsac.load_policy(run), registry.lookup("Drawn-v0"), tmp_path / "a.mp4", steps=7, seed=0)
     assert str(cut) == "7 steps, return 3.5"
     assert len(frames_of(tmp_path / "a.mp4")[0]) == 7
 
@@ -197,20 +198,20 @@ def test_a_video_of_short_episodes(run: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_filmed(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = warpsac.load_policy(run)
     with pytest.raises(UserError, match="no such folder"):
-        play.record(policy, "Drawn-v0", tmp_path / "nowhere" / "a.mp4", 5, 0)
+        play.record(policy, registry.lookup("Drawn-v0"), tmp_path / "nowhere" / "a.mp4", 5, 0)
     with pytest.raises(UserError, match=r"must be an \.mp4 file"):
-        play.record(policy, "Drawn-v0", tmp_path / "a.avi", 5, 0)
+        play.record(policy, registry.lookup("Drawn-v0"), tmp_path / "a.avi", 5, 0)
     with pytest.raises(UserError, match="probe-point cannot be drawn"):
-        play.record(policy, "probe-point", tmp_path / "a.mp4", 5, 0)
+        play.record(policy, registry.lookup("probe-point"), tmp_path / "a.mp4", 5, 0)
     with pytest.raises(UserError, match=r"^cannot write /proc/a.mp4: [^\n]+$"):
-        play.record(policy, "Drawn-v0", Path("/proc/a.mp4"), 5, 0)
+        play.record(policy, registry.lookup("Drawn-v0"), Path("/proc/a.mp4"), 5, 0)
     monkeypatch.setattr(Drawn, "render", lambda self: None)
     with pytest.raises(UserError, match=r"its render.* gives no RGB image"):
-        play.record(policy, "Drawn-v0", tmp_path / "a.mp4", 5, 0)
+        play.record(policy, registry.lookup("Drawn-v0"), tmp_path / "a.mp4", 5, 0)
     monkeypatch.setattr(play, "find_gl", lambda: None)
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     with pytest.raises(UserError, match=r"no way to draw here: .*libegl1"):
-        play.record(policy, "Hopper-v4", tmp_path / "a.mp4", 5, 0)
+        play.record(policy, registry.lookup("Hopper-v4"), tmp_path / "a.mp4", 5, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -223,7 +224,7 @@ def test_a_video_of_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MUJOCO_GL", gl)
     config = tiny(tmp_path, task="InvertedPendulum-v5", stop_at=15, eval={"every": 0}, env={"num_envs": 1})
     (run,) = start.train(config).runs
-    filmed = play.record(warpsac.load_policy(run), "InvertedPendulum-v5", run / "policy.mp4", 20, 0)
+    filmed = play.record(warpsac.load_policy(run), registry.lookup("InvertedPendulum-v5"), run / "policy.mp4", 20, 0)
     frames, meta = frames_of(run / "policy.mp4")
     assert len(frames) == filmed.steps == 20
     assert filmed.returns[0] >= 2  # reward 1 for each step that it stands

@@ -287,10 +287,39 @@ def test_colours_stay_with_their_variant() -> None:
 
 def test_short_labels_stay_apart() -> None:
     deep = Group("warpsac-l", (("learner.critics", "1"), ("learner.tau", "0.1"), ("replay.n_step", "3")))
-    other = Group("warpsac-l", (("learner.critics", "1"), ("learner.tau", "0.1"), ("replay.n_step", "5")))
-    warp = Group("warpsac-a", (("env.impl", "warp"),))
-    assert short_labels([L, warp, deep]) == ["warpsac-l", "warpsac-a impl=warp", "warpsac-l critics=1 tau=0.1 +1"]
-    assert short_labels([deep, other]) == [deep.label, other.label]
+    weight = Group("warpsac-a", (("env.impl", "warp"), ("task_config.rewards.upright.weight", "-0.2")))
+    assert short_labels([L, weight, deep]) == [
+        "warpsac-l", "warpsac-a impl=warp upright.weight=-0.2", "warpsac-l critics=1 tau=0.1 n_step=3",
+    ]  # fmt: skip
+    mine, yours = (Group("warpsac-l", ((f"task_config.{which}.gain", "2"),)) for which in ("mine", "yours"))
+    assert short_labels([mine, yours]) == ["warpsac-l mine.gain=2", "warpsac-l yours.gain=2"]
+    left, right = (Group("warpsac-l", ((f"task_config.{side}.leg.gain", "2"),)) for side in ("left", "right"))
+    assert short_labels([left, right]) == [left.label, right.label]
+
+
+def test_a_short_label_shows_first_what_tells_runs_apart() -> None:
+    shared = tuple((f"learner.s{i}", "1") for i in range(5))
+    first, second = (Group("warpsac-l", (*shared, ("learner.tau", tau))) for tau in ("0.1", "0.2"))
+    assert short_labels([first, second]) == [
+        "warpsac-l s0=1 s1=1 s2=1 tau=0.1 and 2 more", "warpsac-l s0=1 s1=1 s2=1 tau=0.2 and 2 more",
+    ]  # fmt: skip
+    long = [Group("warpsac-a", (("env.motion", start + "x" * 30),)) for start in "ab"]
+    assert short_labels(long[:1]) == [f"warpsac-a motion=…{'x' * 23}"]
+    assert short_labels(long) == [group.label for group in long]
+
+
+def test_the_page_has_long_names_in_full(tmp_path: Path) -> None:
+    many = {"learner": {"gamma": 0.9, "tau": 0.02, "critics": 1, "atoms": 51}, "overlap": False}
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600), **many)
+    write_run(tmp_path, "dog-run", "warpsac-a", 1, straight(600), learner={"gamma": 0.95})
+    text = render(study_of(tmp_path), "x")
+    _, _, names = text.partition("Long names in full")
+    names = names.partition("</table>")[0]
+    full = "overlap=false learner.critics=1 learner.atoms=51 learner.gamma=0.9 learner.tau=0.02"
+    assert f'title="warpsac-l {full}"' in names
+    assert names.count("<tr>") == 2  # the head and the one long name
+    write_run(tmp_path / "few", "dog-run", "warpsac-l", 1, straight(600), learner={"gamma": 0.9})
+    assert "Long names in full" not in render(study_of(tmp_path / "few"), "x")
 
 
 def test_why_there_is_no_mean_over_families(tmp_path: Path) -> None:

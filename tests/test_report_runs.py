@@ -17,9 +17,11 @@ import pytest
 from run_folders import config_of, write_run
 from runs import tiny
 from warpsac.config.provenance import own_version
+from warpsac.config.schema import Config
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.report.groups import Group, group_of
-from warpsac.report.runs import Missing, Run, collect, common_changes, find_missing, read_run
+from warpsac.report.groups import Changes, Group, group_of
+from warpsac.report.missing import Missing, find_missing
+from warpsac.report.runs import Run, collect, common_changes, read_run
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.bench_plan import Planned
 from warpsac.training import start as training
@@ -428,3 +430,84 @@ def test_of_two_interrupted_runs_the_one_that_got_further_counts(tmp_path: Path)
     write_run(tmp_path, "dog-run", "warpsac-l", 1, [(0, 0.0, 1.0), (400_000, 9.0, 20.0)], name="far")
     write_run(tmp_path, "dog-run", "warpsac-l", 1, [(i * 10_000, 1.0, 1.0 + i) for i in range(9)], name="often")
     assert {run.name: run.status for run in collect([tmp_path])} == {"far": "interrupted", "often": "duplicate"}
+
+
+# --- what tells runs apart
+
+
+def test_what_follows_the_environments_is_not_named() -> None:
+    def label(**changes: Any) -> str:
+        return group_of(config_of("Hopper-v4", "warpsac-l", **changes)).label
+
+    four = {"env": {"num_envs": 4}}
+    assert label(**four, updates_per_step=4, replay={"decay_steps": 20_000}) == "warpsac-l env.num_envs=4"
+    as_before = "warpsac-l updates_per_step=1 env.num_envs=4 replay.decay_steps=80000"
+    assert label(**four) == as_before
+    assert label(updates_per_step=4) == "warpsac-l updates_per_step=4"
+
+
+def test_overrides_of_a_task_are_settings() -> None:
+    def group(**overrides: Any) -> Group:
+        return group_of(Config(task="own:Task-v0", task_config=overrides))
+
+    assert group() == Group("warpsac-l")
+    assert group(**{"rewards.upright.weight": -0.25, "terrain": "Flat", "pushes": True}).changes == (
+        ("task_config.rewards.upright.weight", "-0.25"),
+        ("task_config.terrain", "Flat"),
+        ("task_config.pushes", "true"),
+    )
+    assert group(gain=2) != group(gain=3)
+
+
+def groups_of(folder: Path) -> dict[str, Changes]:
+    """Folder name of each run -> the changes of its group."""
+    return {run.name: run.group.changes for run in collect([folder]) if run.group}
+
+
+def test_the_code_of_a_task_tells_runs_apart(tmp_path: Path) -> None:
+    def write(name: str, task: str, seed: int, digest: str | None) -> None:
+        meta = {"task_source": {"module": "my_pkg", "sha256": digest}} if digest else None
+        write_run(tmp_path, task, "warpsac-l", seed, FULL, name=name, meta=meta)
+
+    before, after = "3f2a91" + 58 * "0", "7be001" + 58 * "0"
+    for seed in (1, 2):
+        write(f"before-{seed}", "my_pkg:Task-v0", seed, before)
+    write("after", "my_pkg:Task-v0", 1, after)
+    write("unknown", "my_pkg:Task-v0", 3, None)
+    write("other", "my_pkg:Other-v0", 1, after)  # one version of this task: nothing to tell apart
+    write("other unknown", "my_pkg:Other-v0", 2, None)
+    old, new = ("source.my_pkg", "3f2a91"), ("source.my_pkg", "7be001")
+    assert groups_of(tmp_path) == {
+        "before-1": (old,), "before-2": (old,), "after": (new,), "unknown": (), "other": (), "other unknown": (),
+    }  # fmt: skip
+    assert all(run.finished for run in collect([tmp_path]))
+    plan = [Planned("a", config_of("my_pkg:Task-v0", "warpsac-l", seed)) for seed in (1, 2, 4)]
+    assert find_missing(collect([tmp_path]), plan) == [Missing("my_pkg:Task-v0", Group("warpsac-l"), (4,))]
+
+
+@pytest.mark.parametrize("broken", [{"sha256": "3f"}, {"module": 3, "sha256": "3f"}, "my_pkg", {"module": "my_pkg"}])
+def test_a_broken_record_of_the_code_is_an_unknown_one(tmp_path: Path, broken: Any) -> None:
+    known = {"task_source": {"module": "my_pkg", "sha256": "ab"}}
+    write_run(tmp_path, "my_pkg:Task-v0", "warpsac-l", 1, FULL, meta=known)
+    write_run(tmp_path, "my_pkg:Task-v0", "warpsac-l", 2, FULL, meta={"task_source": broken})
+    assert set(groups_of(tmp_path).values()) == {()}
+
+
+def test_names_tell_tries_of_one_seed_apart(tmp_path: Path) -> None:
+    for seed, name in ((1, "a"), (2, "b")):  # different seeds: one group, whatever the names
+        write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL, name=f"seeds-{name}", given_name=name)
+    for seed, name in ((1, "old"), (2, "old"), (1, "new"), (2, None)):
+        write_run(tmp_path, "dog-run", "flashsac", seed, FULL, name=f"tries-{name}-{seed}", given_name=name)
+    for number in (1, 2):
+        write_run(tmp_path, "dog-run", "warpsac-a", 1, FULL, name=f"same-{number}", given_name="same")
+    write_run(tmp_path, "dog-stand", "flashsac", 1, FULL, name="fixed", given_name="fixed")
+    failed = write_run(tmp_path, "dog-stand", "flashsac", 1, FULL[:2], name="failed", given_name="failed")
+    (failed / "failure.txt").write_text("it fell over\n")
+    old, new = ("name", "old"), ("name", "new")
+    assert groups_of(tmp_path) == {
+        "seeds-a": (), "seeds-b": (), "tries-old-1": (old,), "tries-old-2": (old,), "tries-new-1": (new,),
+        "tries-None-2": (), "same-1": (), "same-2": (), "fixed": (), "failed": (),
+    }  # fmt: skip
+    duplicates = {run.name for run in collect([tmp_path]) if run.status == "duplicate"}
+    assert len(duplicates & {"same-1", "same-2"}) == 1
+    assert duplicates - {"same-1", "same-2"} == {"failed"}

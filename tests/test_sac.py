@@ -17,13 +17,14 @@ import quick
 import slow_learner
 from warpsac.agents.algorithm import RewardScale, stacked
 from warpsac.agents.networks import critic_apply
+from warpsac.agents.sac import algorithm as algorithms
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.agents.sac.learner import Learner, SacActor
 from warpsac.agents.sac.losses import expected_value, value_support
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig, LearnerConfig, ReplayConfig
-from warpsac.types import Batch, ObsViews
+from warpsac.types import Batch, ObsViews, StepResult
 
 SYMMETRIC = ObsViews(obs_dim=3, actor_dim=3)
 PREFIX = ObsViews(obs_dim=4, actor_dim=2)  # the critic sees the actor's observation and more
@@ -101,6 +102,7 @@ CASES = {
     "warpsac-norm-off": tiny_agent("warpsac-norm-off", views=DISJOINT, critic_blocks=2),
     "flashsac": tiny_agent("flashsac", views=PREFIX, gamma=0.9, tau=0.05),
     "three blocks": tiny_agent("warpsac-a", views=DISJOINT, actor_blocks=3, critic_blocks=3, projection=True),
+    "smooth": tiny_agent("warpsac-a", views=PREFIX, action_rate_weight=2.5),
 }
 
 
@@ -109,6 +111,8 @@ CASES = {
 def test_update_is_the_slow_obvious_one(case: str, actor_turn: bool) -> None:
     agent, key = CASES[case], jax.random.key(3)
     learner, batch, reward_scale = scrambled(agent), random_batch(agent), 0.7
+    if case == "smooth":  # n-step windows: the action one step later is that at another observation than the last
+        batch = batch._replace(following=random_batch(agent, seed=1).obs)
     new, metrics = update(agent, learner, batch, jnp.float32(reward_scale), key, actor_turn)
     noise = np.asarray(jax.random.normal(key, (2, *batch.action.shape)))
     wanted, wanted_metrics = slow_learner.update(
@@ -117,6 +121,7 @@ def test_update_is_the_slow_obvious_one(case: str, actor_turn: bool) -> None:
     assert_trees_close(slow_learner.plain(new), wanted, rtol=1e-5, atol=1e-5)
     for name, value in wanted_metrics.items():
         assert float(metrics[name]) == pytest.approx(value, rel=1e-5, abs=1e-5), name
+    assert ("policy/action_rate" in metrics) == (case == "smooth" and actor_turn)
     if not actor_turn:
         for name in ("actor", "actor_moments", "log_alpha", "actor_adam", "alpha_adam"):
             jax.tree.map(np.testing.assert_array_equal, getattr(new, name), getattr(learner, name))
@@ -478,3 +483,39 @@ def test_actor_turns(updates: int, delay: int, phase: int, turns: list[bool]) ->
     actor = dataclasses.replace(algorithm.actor, config=config)
     algorithm = dataclasses.replace(algorithm, updates_per_round=updates, actor=actor)
     assert algorithm.actor_turns(phase) == turns
+
+
+def one_round(algorithm: Sac, first: int, phase: int) -> tuple[Any, Any]:
+    """The minibatches of one round from a ring of random steps, and what is learned; `first`: its first update."""
+    rng, seeds = np.random.default_rng(0), (3, 8)
+
+    def some(*size: int) -> jax.Array:
+        return jnp.asarray(rng.standard_normal((2, 4, *size)), jnp.float32)
+
+    agent = algorithm.init(seeds, algorithm.init_memory(some(3)))
+    agent = agent._replace(learner=agent.learner._replace(updates=jnp.full(2, first, jnp.int32)))
+    keys, remember = algorithm.streams(seeds), quick.jit(algorithm.remember)
+    for i in range(6):
+        obs, no = some(3), jnp.zeros((2, 4), bool)
+        step = StepResult(obs=obs, reward=some(), terminated=no, truncated=no, final_obs=obs, faulty=no)
+        memory, scale = remember(agent.memory, agent.scale, obs, jnp.tanh(some(2)), step, None, jnp.int32(i))
+        agent = agent._replace(memory=memory, scale=scale)
+    batches = quick.jit(algorithm.sample)(agent.memory, obs, keys, jnp.int32(first))
+    learn = quick.jit(functools.partial(algorithm.learn, phase=phase))
+    return batches, learn(agent.learner, agent.scale, agent.sums, batches, keys)
+
+
+def test_a_round_in_a_loop_learns_what_the_unrolled_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = make_algorithm((3, 8), updates_per_step=5)  # two periods of the policy delay and an update more
+    assert not algorithm.loops
+    batches, unrolled = one_round(algorithm, first=21, phase=1)
+    monkeypatch.setattr(algorithms, "UNROLLED", 4)
+    assert algorithm.loops
+    together, looped = one_round(algorithm, first=21, phase=1)
+    for array, one_by_one in zip(together, zip(*batches, strict=True), strict=True):
+        np.testing.assert_array_equal(array, np.stack(one_by_one))
+    assert_trees_close(looped, unrolled, rtol=1e-5, atol=1e-6)
+    learner, _, sums = looped
+    assert learner.updates.tolist() == [26, 26]
+    assert sums.counts["loss/critic"].tolist() == [5, 5]
+    assert sums.counts["loss/actor"].tolist() == [2, 2]  # updates 22 and 24

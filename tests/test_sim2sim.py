@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -370,7 +371,15 @@ def test_a_walk_adds_up() -> None:
     np.testing.assert_allclose(found["velocity"], [0.4, 0, 0], atol=2e-3)
     np.testing.assert_allclose(found["mean_error"], [-0.1, 0, 0], atol=2e-3)
     np.testing.assert_allclose(found["rms_error"], [0.1, 0, 0], atol=2e-3)
+    assert found["action_rate"] == 0
     assert "velocity" not in walk(world, lambda obs: np.zeros(2), (0.5, 0, 0), 0.5).summary()  # still settling
+
+
+def test_the_action_rate_of_a_walk() -> None:
+    """One of two actions changes by 0.1 at every step, after a larger change that is not counted: still settling."""
+    changing = itertools.count()
+    actions = lambda obs: np.array([0.5 if (step := next(changing)) == 0 else 0.1 * (step % 2), 0.0])
+    assert walk(simulated(), actions, (0, 0, 0), 1.5).summary()["action_rate"] == pytest.approx(0.01 / 2)
 
 
 def test_falls_are_counted_and_the_robot_is_put_back() -> None:
@@ -474,7 +483,8 @@ ALONE = """
 import sys
 
 ROOMS = {"config", "deploy", "envs", "runs", "watch"}
-OWN = {"errors", "types", "envs.contract", "envs.deploy_contract", "envs.drawing", "runs.files", "watch.video"}
+OWN = {"errors", "types", "envs.contract", "envs.deploy_contract", "envs.drawing", "envs.motion", "runs.files"}
+OWN |= {"watch.video"}
 
 class Blocked:
     @staticmethod

@@ -16,6 +16,7 @@ from warpsac.cli import main
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, task_list
 from warpsac.envs.tasks import SUITES, Task, find, suite_names
+from warpsac.envs.torch import unitree_package
 from warpsac.errors import UserError
 
 
@@ -145,7 +146,7 @@ def test_a_missing_simulator_names_the_extra(
 
 def test_a_task_of_a_checkout_is_not_called_ready_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_list, "find_spec", lambda name: object())  # MJLab itself is here
-    message = "pip install -e on a checkout of unitree_rl_mjlab"
+    message = f"a checkout of unitree_rl_mjlab: {unitree_package.INSTALL}"
     assert task_list.obstacle("sim2real", EnvConfig()) == task_list.obstacle("sim2real", EnvConfig(), True) == message
     assert task_list.obstacle("mjlab", EnvConfig()) is None
 

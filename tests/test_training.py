@@ -44,8 +44,10 @@ def test_same_seed_same_numbers_and_another_seed_others(tmp_path: Path) -> None:
     assert state_of(first)["learner/log_alpha"] != state_of(other)["learner/log_alpha"]
 
 
-def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Path) -> None:
-    device, host = (finish(tiny(tmp_path, replay={"placement": placement})) for placement in ("device", "host"))
+@pytest.mark.parametrize("changes", [{}, {"updates_per_step": 10, "total_steps": 90}], ids=["unrolled", "loop"])
+def test_replay_on_the_device_and_in_host_memory_give_the_same_run(tmp_path: Path, changes: dict[str, Any]) -> None:
+    placements = ("device", "host")
+    device, host = (finish(tiny(tmp_path, replay={"placement": placement}, **changes)) for placement in placements)
     assert_same_run(device, host)
 
 
@@ -337,7 +339,7 @@ def test_a_capacity_that_fits_nowhere_is_refused_before_a_run_folder_is_made(tmp
 def test_it_learns_to_drive_the_point_home(tmp_path: Path) -> None:
     """Drifting at random gives less than -25, staying at the start -19; driving home gives about -4."""
     outcome = api.train(
-        "probe-point", out=str(tmp_path), total_steps=8000, learning_starts=300,
+        "probe-point", out=str(tmp_path), total_steps=8000, learning_starts=300, updates_per_step=1,
         env={"num_envs": 2}, replay={"capacity": 8000, "batch_size": 64, "decay_steps": 1000},
         learner={"actor_width": 16, "critic_width": 16, "actor_blocks": 1, "critic_blocks": 1, "expansion": 2,
                  "atoms": 51, "gamma": 0.9, "policy_delay": 1, "learning_rate": 1e-3, "final_learning_rate": 1e-3},

@@ -457,7 +457,7 @@ def test_addresses_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_play_viewer_asks_for_the_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(play, "watch", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(play, "watch", lambda agent, task, *rest: asked.append((agent, task.name, *rest)))
     assert cli.main(["play", "HalfCheetah-v4", "--agent", "random", "--viewer", "--seed", "3", "--port", "0"]) == 0
     assert asked == [("random", "HalfCheetah-v4", "127.0.0.1", 0, 3, None)]
     assert cli.main(["play", "HalfCheetah-v4", "--agent", "zero", "--viewer", "--out", "a.mp4"]) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -17,8 +18,8 @@ import tyro
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import modules
-from warpsac.envs.registry import defaults_of
+from warpsac.envs import modules, registry
+from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs.files import in_words
@@ -117,7 +118,9 @@ def _run(command: str, words: list[str]) -> int:
     name, options = ELSEWHERE[command]
     with killed_by_signals():  # an interrupt in the middle of importing JAX would end in a traceback
         module: Any = importlib.import_module(f"warpsac.{name}")
-    return int(module.command(parse(getattr(module, options), words, f"warpsac {command}")))
+    changes, words = _task_config(words) if command == "play" else ({}, words)
+    asked: Any = parse(getattr(module, options), words, f"warpsac {command}")
+    return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
 
 
 # --- train
@@ -171,9 +174,10 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that the words of a train command describe, and the line that explains its variant."""
     named, words = _without_all(words, "--module")
     modules.use(named)
+    changes, words = _task_config(words)
     saved, rest = _without(words, "--config")
     if saved is not None:
-        return _saved_config(Path(saved), rest)
+        return _saved_config(Path(saved), rest, changes)
     if "--config" in words:
         raise UserError("--config needs a file: the config.json of a run folder")
     task = words[0] if words and not words[0].startswith("-") else None
@@ -192,12 +196,14 @@ def train_config(words: list[str]) -> tuple[Config, str]:
         count = whole_number(num_envs) if num_envs is not None else None
     except ValueError:
         count = None  # the parser reports it below
-    config, reason = defaults_of(task or Config.task, count, variant, profile, algo, simulator)
+    name = task or Config.task
+    task_config = registry.task_config_of(name, simulator, changes)
+    config, reason = registry.defaults_of(name, count, variant, profile, algo, simulator, task_config)
     config = parse(Config, options, f"warpsac train {task or 'TASK'}", default=config, description=TRAIN_HELP)
     return validate(config), reason
 
 
-def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
+def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tuple[Config, str]:
     """The settings of an earlier run, with the other words of the command on top."""
     if words and not words[0].startswith("-"):
         raise UserError(f"{words[0]}: the task is the one of --config {path}; leave it out")
@@ -207,6 +213,8 @@ def _saved_config(path: Path, words: list[str]) -> tuple[Config, str]:
         reason = in_words(error) if isinstance(error, OSError) else "not a text file"
         raise UserError(f"--config {path}: {reason}") from None
     saved = from_json(text, str(path))
+    more = registry.task_config_of(saved.task, saved.simulator, changes)
+    saved = dataclasses.replace(saved, task_config={**saved.task_config, **more})
     config = parse(Config, words, "warpsac train --config FILE", default=saved, description=TRAIN_HELP)
     return validate(config), f"variant {config.variant}: as in {path}"
 
@@ -239,6 +247,26 @@ def _without_all(words: list[str], option: str) -> tuple[list[str], list[str]]:
     return values, rest
 
 
+def _task_config(words: list[str]) -> tuple[dict[str, Words], list[str]]:
+    """The words after each --task-config.PATH, negative numbers included, and all others."""
+    changes: dict[str, Words] = {}
+    rest: list[str] = []
+    current: Words | None = None
+    for word in words:
+        option = re.fullmatch(r"--task[-_]config\.([^=]+)(=(.*))?", word, re.DOTALL)
+        if option:
+            current = changes[option[1]] = Words([option[3]] if option[2] else [])
+        elif current is not None and not re.match(r"-(?![\d.]|inf)", word):
+            current.append(word)
+        else:
+            current = None
+            rest.append(word)
+    for path, values in changes.items():
+        if not values:
+            raise UserError(f"--task-config.{path}: needs a value")
+    return changes, rest
+
+
 # --- check-env
 
 
@@ -258,9 +286,11 @@ class CheckEnvOptions:
 def _check_env(words: list[str]) -> int:
     from warpsac.envs.check import check_env
 
-    asked = parse(CheckEnvOptions, words, "warpsac check-env")
+    changes, others = _task_config(words)
+    asked = parse(CheckEnvOptions, others, "warpsac check-env")
     modules.use([*asked.module, *([asked.id] if ":" in asked.id else [])])
-    findings = check_env(asked.id, asked.env, asked.simulator)
+    task_config = registry.task_config_of(asked.id, asked.simulator, changes)
+    findings = check_env(registry.lookup(asked.id, asked.simulator, task_config), asked.env)
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)

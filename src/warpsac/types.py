@@ -42,6 +42,43 @@ class ObsViews:
         return obs[..., self.critic_start :]
 
 
+@dataclass(frozen=True)
+class Mirror:
+    """A vector as a mirror shows it that swaps left and right: number i becomes signs[i] * vector[sources[i]]."""
+
+    sources: tuple[int, ...]
+    signs: tuple[int, ...]  # 1 or -1 each
+
+    def __call__(self, vector: Array) -> Array:
+        """Of float32 vectors [..., size]."""
+        return vector[..., np.array(self.sources, np.int32)] * np.array(self.signs, np.float32)
+
+    @property
+    def size(self) -> int:
+        return len(self.sources)
+
+    @property
+    def flaw(self) -> str | None:
+        """Why it is no mirror, in which what is seen twice is itself again; None if it is one."""
+        for i, (source, sign) in enumerate(zip(self.sources, self.signs, strict=True)):
+            if not 0 <= source < self.size:
+                return f"entry {i} takes number {source} of {self.size}"
+            if sign not in (1, -1):
+                return f"entry {i} has the sign {sign}, which must be 1 or -1"
+            if self.sources[source] != i or self.signs[source] != sign:
+                back = f"[{self.sources[source]}, {self.signs[source]}]"
+                return f"entry {i} is [{source}, {sign}], so entry {source} must be [{i}, {sign}], and is {back}"
+        return None
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """What a left-right symmetric task looks like in a mirror."""
+
+    obs: Mirror  # of the stored observation, the critic's part included
+    action: Mirror
+
+
 class StepResult(NamedTuple):
     """What one vector step of N environments returned (all of one seed, or [S, N, ...] of all).
 
@@ -83,6 +120,7 @@ class Batch(NamedTuple):
     reward: Array  # float32 [B], sum over j < k of gamma^j r_j, k the steps actually taken
     discount: Array  # float32 [B], gamma^k, or 0 where the window ended in a termination
     next_obs: Array  # float32 [B, D], the true observation at the window's end
+    following: Array | None = None  # float32 [B, D], the true observation one step later, where it is asked for
 
 
 def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:

@@ -80,7 +80,6 @@ def command(asked: BenchOptions) -> int:
         raise UserError("--gpus chooses among the GPUs of this machine: leave it out with --launcher ray")
     if asked.launcher == "local" and asked.ray_address is not None:
         raise UserError("--ray-address needs --launcher ray")
-    modules.use([*asked.module, *(name for name in asked.tasks or () if ":" in name)])
     suite = load_suite(asked)
     folder = Path(asked.out or Path("bench") / suite.name).absolute()
     for cell in suite.cells:
@@ -95,6 +94,7 @@ def command(asked: BenchOptions) -> int:
 
 def load_suite(asked: BenchOptions) -> Suite:
     assert asked.suite is not None
+    modules.use([*asked.module, *(name for name in asked.tasks or () if ":" in name)])
     if asked.suite in BUILT_IN:
         name, grids = asked.suite, BUILT_IN[asked.suite].grids
     elif asked.suite.endswith((".yaml", ".yml")) or Path(asked.suite).is_file():

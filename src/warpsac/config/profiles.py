@@ -43,13 +43,15 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def _parallel(gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50) -> Config:
+def _parallel(
+    gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50, action_limit: float | None = None
+) -> Config:
     """The sizes that the GPU-parallel profiles share."""
     return Config(
         total_steps=steps,
         learning_starts=100_000,
         updates_per_step=2,
-        env=EnvConfig(num_envs=1024),
+        env=EnvConfig(num_envs=1024, action_limit=action_limit),
         replay=ReplayConfig(capacity=10_000_000, batch_size=2048, n_step=n_step, decay_steps=2000),
         learner=LearnerConfig(gamma=gamma, compute="bfloat16"),
         eval=EvalConfig(every=2_500_000, episodes=episodes, num_envs=episodes),
@@ -74,8 +76,12 @@ PROFILES: dict[str, Config] = {
     "mjlab": _parallel(gamma=0.99, n_step=3),
     "maniskill": _parallel(gamma=0.90, n_step=1),
     "isaaclab": _parallel(gamma=0.99, n_step=3, episodes=1024),
-    "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792),
+    # Between -1 and 1 these robots cannot walk as their vendor's policies do (results/unitree-action-limit-cpu.json).
+    "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792, action_limit=2.0),
 }
+
+# Profiles whose recipe is that of one environment: every step counts, however many environments make it.
+DATA_LIMITED = ("cpu", "demo")
 
 # The profile of a family's tasks; the data-limited families and small tasks of users share "cpu".
 FAMILY_PROFILES = {name: name for name in ("playground", "mjlab", "maniskill", "isaaclab", "sim2real")}
@@ -87,7 +93,7 @@ FAMILY_PROFILES |= dict.fromkeys(OWN_FAMILIES, "mjlab")
 def _ppo_profile(name: str) -> Config:
     """The PPO sizes of a profile: its discount and number format, many more steps, no replay."""
     base = PROFILES[name]
-    if name in ("cpu", "demo"):  # simulators stepped on the CPU: small networks, small minibatches, a fixed rate
+    if name in DATA_LIMITED:  # simulators stepped on the CPU: small networks, small minibatches, a fixed rate
         steps, rollout, minibatches = (base.total_steps, 256, 32) if name == "cpu" else (100_000, 64, 8)
         every, log_every, env = steps // 10, rollout, EnvConfig(num_envs=8)
         ppo = PpoConfig(
@@ -98,7 +104,7 @@ def _ppo_profile(name: str) -> Config:
         steps, every, log_every = 200_000_000, 10_000_000, 120
         # Without staggered episodes thousands of robots would all start again in the same rollout. Those of
         # ManiSkill, a few rollouts long, cannot be staggered.
-        env = EnvConfig(num_envs=4096, stagger=name != "maniskill")
+        env = dataclasses.replace(base.env, num_envs=4096, stagger=name != "maniskill")
         # Squashed: a bonus for the entropy of clipped samples would reward noise beyond the limits, which is free.
         ppo = PpoConfig(squash=True, gamma=base.learner.gamma, compute=base.learner.compute)
     return Config(
@@ -150,15 +156,45 @@ def resolve(
             allowed = VARIANTS if algo else (*VARIANTS, PPO)
             raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
         base, axes = PROFILES[profile], VARIANTS[variant]
+        updates, decay = _per_interaction(profile, base.env.num_envs if num_envs is None else num_envs)
         config = dataclasses.replace(
             base,
             variant=variant,
             profile=profile,
-            replay=base.replay if axes.swd else dataclasses.replace(base.replay, decay_steps=0),
+            updates_per_step=updates,
+            replay=dataclasses.replace(base.replay, decay_steps=decay if axes.swd else 0),
             learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
         )
     env = config.env if num_envs is None else dataclasses.replace(config.env, num_envs=num_envs)
     return dataclasses.replace(config, task=task, env=env), reason
+
+
+def _per_interaction(profile: str, num_envs: int) -> tuple[int, int]:
+    """Updates an interaction, and interactions over which weights decay.
+
+    An interaction is one step of every environment. The data-limited profiles keep what they have for each step: with
+    more environments, more updates and, as ages are counted in interactions, a shorter decay.
+    """
+    base = PROFILES[profile]
+    count = max(1, num_envs) if profile in DATA_LIMITED else 1  # a number out of range is refused later, by its name
+    return base.updates_per_step * count, max(1, round(base.replay.decay_steps / count))
+
+
+def recipe_notes(config: Config) -> list[str]:
+    """A line, if the number of environments has changed updates or ages."""
+    count = config.env.num_envs
+    if config.algo == PPO or config.profile not in DATA_LIMITED or count == 1:
+        return []
+    updates, decay = _per_interaction(config.profile, count)
+    changed = []
+    if config.updates_per_step == updates:
+        changed.append(f"{updates:,} updates an interaction")
+    if config.replay.decay_steps == decay:
+        changed.append(f"ages decay over {decay:,} interactions")
+    if not changed:
+        return []
+    fewer = " (--updates-per-step 1 makes fewer)" if config.updates_per_step == updates else ""
+    return [f"{count} environments: {', '.join(changed)}: the same for each step as with one environment{fewer}"]
 
 
 def wrong_variant(variant: str | None) -> str:

@@ -168,6 +168,10 @@ class LearnerConfig:
     """Standard deviation per action dimension that defines the target entropy."""
     noise_repeat: Count = 16
     """Exploration noise is kept for 1 to this many steps."""
+    symmetry: str = "off"
+    """Learn from left and right alike: auto (robots whose mirror image is known), or a JSON file that describes it."""
+    action_rate_weight: PositiveOrZero = 0.0
+    """Weight in the actor's loss of how much its action changes from one step to the next; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +275,7 @@ class Config:
     learning_starts: int = 10_000
     """Transitions collected with random actions before learning."""
     updates_per_step: Count = 1
-    """Learner updates for each interaction (one step of all environments of a seed)."""
+    """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     env: EnvConfig = field(default_factory=EnvConfig)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from warpsac.deploy import unitree
 from warpsac.deploy.sim2sim.policy import METADATA
 from warpsac.envs import deploy_contract
 from warpsac.envs.deploy_contract import Robot, rounded
@@ -31,7 +32,13 @@ ROBOT_HEADER = """\
 # `delay` counts control steps by which a value lags. With none, last_action is the action of the previous control step
 # (zeros at the start), and the angles of gait_phase have advanced once since; with 1 each is one step older.
 # A gait starts at `start` and advances by 2 pi step_dt / period in each control step.
+# A motion (warpsac.motion) has one frame for each control step. motion_command is the frame's joint angles, then its
+# joint velocities; motion_anchor_pos_b and motion_anchor_ori_b are the frame's anchor body seen from the robot's.
 # A term with a `function` has to be computed as that function of the task does.
+"""
+MOTORS_HEADER = """\
+# joint_ids_map has the motor of each joint. `stiffness` and `damping` are in the order of the motors, all else in that
+# of the joints.
 """
 
 
@@ -72,12 +79,13 @@ def metadata(card: dict[str, Any]) -> dict[str, str]:
         names = {"joint_stiffness": "stiffness", "joint_damping": "damping", "default_joint_pos": "default_pose"}
         for name, field in {**names, "action_scale": "action_scale"}.items():
             found[name] = ",".join(f"{number:.7g}" for number in robot[field])
-        if robot["command_low"]:
-            found["command_names"] = "base_velocity"
+        if robot["command_low"] or robot.get("motion"):
+            found["command_names"] = "motion" if robot.get("motion") else "base_velocity"
     return found
 
 
-def deploy_yaml(card: dict[str, Any]) -> str:
+def deploy_yaml(card: dict[str, Any], policy: str = "policy.onnx", motors: Sequence[int] | None = None) -> str:
+    """The text of deploy.yaml; `policy` is its file relative to this one, `motors` has the motor of each joint."""
     try:
         import yaml
     except ImportError:
@@ -85,7 +93,7 @@ def deploy_yaml(card: dict[str, Any]) -> str:
     robot = json.loads(json.dumps(card["robot"]))  # tuples as lists, each of them separate
     about = {
         "task": card["task"],
-        "policy": "policy.onnx",
+        "policy": policy,
         "input": {"name": "obs", "shape": [1, card["obs_size"]]},
         "output": {"name": "actions", "shape": [1, len(card["action_low"])]},
         **{name: card[name] for name in ("observation", "action_low", "action_high", "run")},
@@ -100,9 +108,11 @@ def deploy_yaml(card: dict[str, Any]) -> str:
         optional = {name: robot[name] for name in ("disturbances", "joint_range", "effort_limit")}
         about |= {name: value for name, value in optional.items() if value}
         about["scene"] = robot["scene"]
-        content |= _robot_yaml(robot)
+        if robot.get("motion"):
+            about["motion"] = robot["motion"]
+        content |= _robot_yaml(robot) | (_motors_yaml(robot, motors) if motors else {})
     content["warpsac"] = about
-    header = ROBOT_HEADER if robot else HEADER
+    header = ROBOT_HEADER + (MOTORS_HEADER if motors else "") if robot else HEADER
     return header + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)
 
 
@@ -127,6 +137,11 @@ def _robot_yaml(robot: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _motors_yaml(robot: dict[str, Any], motors: Sequence[int]) -> dict[str, Any]:
+    gains = {name: unitree.by_motor(robot[name], motors) for name in ("stiffness", "damping")}
+    return {"joint_ids_map": list(motors), **gains}
+
+
 def _pairs(robot: dict[str, Any], name: str) -> list[list[float]]:
     return [list(pair) for pair in zip(robot[f"{name}_low"], robot[f"{name}_high"])]
 
@@ -146,6 +161,8 @@ def _term_yaml(term: dict[str, Any], gait: dict[str, Any] | None) -> dict[str, A
     parameters = {name: term[name] for name in ("function", "source") if term[name]}
     if term["name"] == "velocity_commands":
         parameters["command_name"] = "base_velocity"
+    elif term["name"].startswith("motion_") and not term["function"]:
+        parameters["command_name"] = "motion"
     elif term["name"] == "gait_phase" and gait:
         parameters["period"] = rounded(1 / gait["frequency"])
         parameters |= {name: gait[name] for name in ("start", "order", "standing", "standing_below")}

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 import tyro
 
 from warpsac.agents.ppo import learner as ppo
-from warpsac.deploy import describe, onnx_graph
+from warpsac.deploy import describe, onnx_graph, unitree
+from warpsac.deploy.sim2sim.follow import follow
 from warpsac.deploy.sim2sim.policy import open_session
+from warpsac.deploy.sim2sim.reference import Reference
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
 from warpsac.envs import contract, modules, registry
-from warpsac.envs.deploy_contract import ASSETS, Deployment
+from warpsac.envs.deploy_contract import ASSETS, Deployment, Motion
+from warpsac.envs.motion import read_clip
 from warpsac.envs.registry import has_effect
 from warpsac.errors import UserError
 from warpsac.runs import rowfiles, run_folder
@@ -32,6 +37,12 @@ TOLERANCE = 1e-5  # largest difference from the policy, in its own units of [-1,
 RECORDED = 800  # observations that the file is compared on,
 AT_ONCE = 4  # and environments that they are recorded in, if the simulator can hold that many
 SCENE = "scene/scene.xml"
+Layout = Literal["plain", "unitree"]
+# Where a layout has the policy and its description, and how both get to the scene.
+PLACES: dict[str, tuple[str, str, str]] = {
+    "plain": ("policy.onnx", "deploy.yaml", SCENE),
+    "unitree": ("exported/policy.onnx", "params/deploy.yaml", f"../{SCENE}"),
+}
 ENV_SETTINGS = ("num_envs", "pushes", "randomize", "action_limit")  # written if the task uses them
 
 # Commands for recording: standing, ahead, to the left, turning; as fractions of the highest command.
@@ -48,8 +59,12 @@ class ExportOptions:
     """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
     """Leave out the description of the task's robot, if its files are not available."""
+    layout: Layout = "plain"
+    """How the folder is laid out; unitree: as Unitree's deploy programs read it."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """The clip, or the folder of clips, that a tracking policy follows; default: that of training."""
     json: bool = False
     """Print one JSON object instead of lines."""
 
@@ -60,31 +75,48 @@ class Exported(NamedTuple):
     observations: int
     source: str  # where they come from
     robot: str  # what is known about it, as text
+    layout: Layout = "plain"
+
+    @property
+    def policy(self) -> Path:
+        return self.path / PLACES[self.layout][0]
 
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
-    done = export(asked.run, asked.out, asked.without_robot)
+    done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
-    print(f"policy: {done.path / 'policy.onnx'}")
+    print(f"policy: {done.policy}")
     print(f"checked: largest difference {done.error:.1e} from the policy on {done.observations} observations")
     print(f"observations: {done.source}")
     print(f"robot: {done.robot}")
     if (done.path / SCENE).exists():
-        print(f"next: {shlex.join(['warpsac', 'sim2sim', str(done.path / 'policy.onnx')])}")
+        print(f"next: {shlex.join(['warpsac', 'sim2sim', str(done.policy)])}")
+    if done.layout == "unitree":
+        print(f"warning: {unitree.NO_PROTECTION}", file=sys.stderr)
     return 0
 
 
-def export(run: Path | str, out: Path | str | None = None, without_robot: bool = False) -> Exported:
+def export(
+    run: Path | str,
+    out: Path | str | None = None,
+    without_robot: bool = False,
+    layout: Layout = "plain",
+    motion: str | None = None,
+) -> Exported:
     """Write the newest policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = run_folder.open_run(run), load_policy(run)
+    if note := None if without_robot else folder.follow(motion):
+        print(note, file=sys.stderr)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
-    deployment, known = (None, "left out, as requested") if without_robot else _deployment(folder, policy.step)
+    policy_file, deploy_file, scene = PLACES[layout]
+    deployment, known = (None, "left out, as requested") if without_robot else _deployment(folder, policy.step, scene)
     robot = deployment.robot if deployment else None
+    motors = unitree.motors_of(robot, folder.config.task) if layout == "unitree" else None
     views, low, high = policy.actor.views, policy.info["action_low"], policy.info["action_high"]
     if robot and (robot.observation_size, len(robot.joints)) != (views.actor_dim, len(low)):
         raise UserError(
@@ -102,14 +134,15 @@ def export(run: Path | str, out: Path | str | None = None, without_robot: bool =
             f"{folder.path}: not exported: the ONNX network differs from the policy by {error:.1e} on "
             f"{len(obs)} observations ({source}); allowed is {TOLERANCE:g}"
         )
-    _write(target, content, describe.deploy_yaml(card), deployment)
-    return Exported(target, error, len(obs), source, known)
+    text = describe.deploy_yaml(card, os.path.relpath(policy_file, Path(deploy_file).parent), motors)
+    _write(target, {policy_file: content, deploy_file: text.encode()}, deployment)
+    return Exported(target, error, len(obs), source, known, layout)
 
 
 # --- what is known about the run and its robot
 
 
-def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | None, str]:
+def _deployment(folder: run_folder.RunFolder, step: int, scene: str) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
         found = registry.deployment(registry.target_of(folder.config), folder.env, step // folder.env.num_envs)
@@ -117,9 +150,10 @@ def _deployment(folder: run_folder.RunFolder, step: int) -> tuple[Deployment | N
         raise UserError(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
         return None, f"none is known for {folder.config.task}"
-    robot = dataclasses.replace(found.robot, scene=SCENE if found.scene else None)
+    robot = dataclasses.replace(found.robot, scene=scene if found.scene else None)
     known = f"{len(robot.joints)} joints, {len(robot.observation)} observation terms, {robot.control_hz:g} Hz"
-    return Deployment(robot, found.scene), known + (f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else "")
+    known += f"; not for sim2sim: {robot.obstacle}" if robot.obstacle else ""
+    return found._replace(robot=robot), known
 
 
 def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:
@@ -207,7 +241,8 @@ def recorded_observations(
     that cannot be made either, they are drawn with the mean and spread of training.
     """
     if deployment and deployment.scene:
-        return _from_scene(deployment, act), "recorded in plain MuJoCo, under four commands"
+        how = "following the motion" if deployment.robot.motion else "under four commands"
+        return _from_scene(deployment, act), f"recorded in plain MuJoCo, {how}"
     task = folder.config.task
     try:
         target = registry.target_of(folder.config)
@@ -228,12 +263,24 @@ def recorded_observations(
 def _from_scene(deployment: Deployment, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     assert deployment.scene is not None
     robot = deployment.robot
+    if robot.motion:
+        return _from_motion(deployment, robot.motion, act)
     simulated = Simulated(deployment.scene.load(), robot)
     seconds = RECORDED / len(_COMMANDS) / robot.control_hz
     rows: list[np.ndarray] = []
     for parts in _COMMANDS:
         order = np.array(parts) * np.array(robot.command_high)
         walk(simulated, act, order, seconds, lambda step, obs: rows.append(obs))
+    return np.stack(rows)
+
+
+def _from_motion(deployment: Deployment, motion: Motion, act: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    assert deployment.scene is not None
+    hz = deployment.robot.control_hz
+    clip = read_clip(io.BytesIO(deployment.clips[motion.files[0]]))
+    simulated = Simulated(deployment.scene.load(), deployment.robot, Reference(clip, motion))
+    rows: list[np.ndarray] = []
+    follow(simulated, act, RECORDED / hz, lambda step, obs: rows.append(obs))
     return np.stack(rows)
 
 
@@ -249,13 +296,13 @@ def _from_task(env: contract.HostEnv, policy: LoadedPolicy) -> np.ndarray:
 # --- files
 
 
-def _write(target: Path, content: bytes, deploy_yaml: str, deployment: Deployment | None) -> None:
+def _write(target: Path, files: dict[str, bytes], deployment: Deployment | None) -> None:
     """All files or none: written next to the target and renamed."""
-    files = {"policy.onnx": content, "deploy.yaml": deploy_yaml.encode()}
     if deployment and deployment.scene:
         folder = PurePosixPath(SCENE).parent / ASSETS
         files |= {SCENE: deployment.scene.xml.encode()}
         files |= {str(folder / name): data for name, data in deployment.scene.assets.items()}
+    files |= deployment.clips if deployment else {}
     unfinished = target.with_name(f".{target.name}.tmp-{os.getpid()}")
     try:
         with require_writable(target):

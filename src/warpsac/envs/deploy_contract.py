@@ -38,6 +38,9 @@ TermName = Literal[
     "joint_pos_rel",  # angles minus the default pose, rad
     "joint_vel_rel",  # rad/s
     "last_action",  # as the policy gave it
+    "motion_command",  # joint angles and velocities of the motion's present frame, see `Motion`
+    "motion_anchor_pos_b",  # position of the motion's anchor body in the frame of the robot's, m
+    "motion_anchor_ori_b",  # its rotation there: the first two columns of the matrix, row by row
 ]
 MEASURED: tuple[TermName, ...] = ("base_lin_vel", "base_ang_vel", "projected_gravity")
 
@@ -88,6 +91,24 @@ class Gait:
 
 
 @dataclass(frozen=True)
+class Motion:
+    """A recorded motion that the policy follows: one frame for each control step (`envs/motion.py`)."""
+
+    files: tuple[str, ...]
+    """The clips of training, relative to the policy's file."""
+    sha256: tuple[str, ...]
+    """Of each clip."""
+    joints: tuple[str, ...]
+    """The joints of a clip, in its order."""
+    bodies: tuple[str, ...]
+    """The bodies of a clip, in its order."""
+    anchor: str
+    """The body in whose frame the motion is observed."""
+    tracked: tuple[str, ...]
+    """The bodies that are to follow."""
+
+
+@dataclass(frozen=True)
 class Robot:
     """How a policy drives a robot; lists of numbers follow the order of `joints`."""
 
@@ -124,6 +145,8 @@ class Robot:
     are observed."""
     disturbances: tuple[str, ...] = ()
     """What the task draws at random in training: the task's own names, and when."""
+    motion: Motion | None = None
+    """The motion that is followed instead of a command."""
 
     def __post_init__(self) -> None:
         count = len(self.joints)
@@ -139,11 +162,17 @@ class Robot:
         _require(self.control_hz > 0, "control_hz", "must be above 0")
         clocks = len(self.gait.start) if self.gait else 0
         sizes = {"gait_phase": 2 * clocks, "joint_pos_rel": count, "joint_vel_rel": count, "last_action": count}
+        sizes |= {"motion_command": 2 * len(self.motion.joints) if self.motion else 0, "motion_anchor_ori_b": 6}
         for term in self.observation:
+            follows = term.name.startswith("motion_") and not term.function
+            _require(bool(self.motion) or not follows, "motion", f"must be there, as the policy observes {term.name}")
             _require_valid(term, sizes.get(term.name, 3))
             commanded = term.name == "velocity_commands" and not term.function
             missing = commanded and not self.command_low
             _require(not missing, "command_low", "must have 3 numbers, as the policy observes velocity_commands")
+        if self.motion:
+            known = {self.motion.anchor, self.base, *self.motion.tracked} <= set(self.motion.bodies)
+            _require(known, "motion", "must have the base, the anchor and the tracked bodies among its bodies")
 
     @property
     def observation_size(self) -> int:
@@ -151,8 +180,8 @@ class Robot:
 
     @property
     def obstacle(self) -> str | None:
-        """Why the contract alone cannot make the robot walk under a command; None if it can."""
-        if not self.command_low:
+        """Why the contract alone cannot make the robot walk under a command or follow a motion; None if it can."""
+        if not self.command_low and self.motion is None:
             return "it follows no commanded velocity"
         for term in self.observation:
             if term.function:
@@ -182,6 +211,8 @@ class Deployment(NamedTuple):
 
     robot: Robot
     scene: SceneFiles | None = None
+    clips: Mapping[str, bytes] = {}
+    """The files of the motion, by the names in the contract."""
 
 
 def _require_valid(term: Term, size: int) -> None:
@@ -207,7 +238,10 @@ def _require(holds: bool, field: str, reason: str) -> None:
 
 
 def to_plain(robot: Robot) -> dict[str, Any]:
-    return dataclasses.asdict(robot)
+    content = dataclasses.asdict(robot)
+    if robot.motion is None:
+        del content["motion"]  # earlier versions read what has none
+    return content
 
 
 def from_plain(content: Any, where: str) -> Robot:

@@ -57,6 +57,17 @@ def enlarge_buffer(model: Any, width: int, height: int) -> None:
     model.vis.global_.offheight = max(model.vis.global_.offheight, height)
 
 
+def add_ghost(scene: Any, model: Any, data: Any, colour: Sequence[float] = (0.5, 0.7, 0.5, 0.4)) -> None:
+    """Add the movable bodies of another state of the same model to a scene (mjvScene), see-through."""
+    import mujoco
+
+    before = scene.ngeom
+    option, perturb = mujoco.MjvOption(), mujoco.MjvPerturb()
+    mujoco.mjv_addGeoms(model, data, option, perturb, mujoco.mjtCatBit.mjCAT_DYNAMIC, scene)
+    for geom in scene.geoms[before : scene.ngeom]:
+        geom.rgba[:] = colour
+
+
 class Picture:
     """Draws one model, through the first of these cameras that it has, else its first, else the free one.
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+OFFERED = ("num_envs", "device", "render_mode", "max_episode_steps")  # arguments that a factory gets from us
 Kind = Literal["gymnasium", "vector", "jax", "torch"]
 
 

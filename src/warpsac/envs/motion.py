@@ -10,7 +10,7 @@ import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,15 @@ class Clip(NamedTuple):
 
 
 ARRAYS = Clip._fields[:-1]
+# How far a robot is from its reference, and in which unit: over all joints, on average over the bodies.
+ERRORS = {
+    "error_anchor_pos": "m",
+    "error_anchor_rot": "rad",
+    "error_body_pos": "m",
+    "error_body_rot": "rad",
+    "error_joint_pos": "rad",
+    "error_joint_vel": "rad/s",
+}
 _LAST_AXIS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
 
 
@@ -67,7 +76,7 @@ def fingerprint(path: Path | str) -> str:
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
-def read_clip(path: Path | str) -> Clip:
+def read_clip(path: Path | str | BinaryIO) -> Clip:
     """A clip whose arrays fit each other; a UserError in one line for any other file."""
     try:
         with np.load(path, allow_pickle=False) as content:
@@ -83,7 +92,7 @@ def read_clip(path: Path | str) -> Clip:
     return Clip(**{name: array.astype(np.float32) for name, array in arrays.items()}, fps=fps)
 
 
-def _require_fit(clip: Clip, path: Path | str) -> None:
+def _require_fit(clip: Clip, path: Any) -> None:
     for name in ARRAYS:
         array = getattr(clip, name)
         if array.dtype.kind not in "fiu":
@@ -121,4 +130,4 @@ def read_clips(path: Path | str, joints: int, bodies: int, hz: float) -> list[Cl
 
 def joined(clips: Sequence[Clip]) -> Clip:
     """All clips one after the other."""
-    return Clip(*(np.concatenate([getattr(clip, name) for clip in clips]) for name in ARRAYS), fps=clips[0].fps)
+    return Clip(**{name: np.concatenate([getattr(clip, name) for clip in clips]) for name in ARRAYS}, fps=clips[0].fps)

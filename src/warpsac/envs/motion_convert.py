@@ -120,7 +120,7 @@ def convert(frames: np.ndarray, model: Any, input_fps: float, output_fps: float,
         for i, body in enumerate(bodies):
             mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_XBODY, body, velocity[t, i], 0)
     arrays = (angles, qvel[:, 6:], pose[..., :3], pose[..., 3:], velocity[..., 3:], velocity[..., :3])
-    return Clip(*(array.astype(np.float32) for array in arrays), fps=output_fps)
+    return Clip(**{name: array.astype(np.float32) for name, array in zip(ARRAYS, arrays, strict=True)}, fps=output_fps)
 
 
 def resampled(frames: np.ndarray, input_fps: float, output_fps: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.envs.deploy_contract import ASSETS, Gait, Robot, SceneFiles, Term, rounded
+from warpsac.envs.deploy_contract import ASSETS, Gait, Motion, Robot, SceneFiles, Term, rounded
 from warpsac.errors import UserError
 
 Numbers = Sequence[float] | np.ndarray
@@ -24,6 +24,7 @@ class Sensing(NamedTuple):
     base: str
     observation: tuple[Term, ...]
     gait: Gait | None
+    motion: Motion | None = None
 
 
 class Gains(NamedTuple):
@@ -127,6 +128,7 @@ def describe_robot(
         joint_low=limits(gains.joint_range[0]),
         joint_high=limits(gains.joint_range[1]),
         effort_limit=limits(gains.effort_limit),
+        motion=sensing.motion,
     )
 
 

@@ -64,6 +64,8 @@ REGISTRIES = {
 UNLISTED = ("mjlab", "maniskill", "isaaclab")
 # Names that say which simulator they are of, even if it is not installed.
 PREFIXES = {"Mjlab-": "mjlab", "Isaac": "isaaclab"}
+# Names of unitree_rl_mjlab's tasks, which MJLab makes: they have a profile of their own.
+UNITREE = "Unitree-"
 # Toy tasks by family. They are named here because a misspelled name must not cost an import of JAX or torch.
 PROBES = {
     "probe": [f"probe-{kind}" for kind in ("constant", "delay", "truncated", "action", "point", "faulty")],
@@ -120,20 +122,23 @@ class Target:
         return self.parallel and num_envs >= ABUNDANT_ENVS
 
 
-def lookup(name: str, simulator: str | None = None, overrides: Mapping[str, Any] | None = None) -> Target:
+def lookup(
+    name: str, simulator: str | None = None, overrides: Mapping[str, Any] | None = None, made: bool = True
+) -> Target:
     """What a task name stands for; a UserError with the closest names if it is unknown.
 
     `simulator` decides where several know the name. A module is imported only if the user has named it (`modules`).
+    Without `made` no environment is made to find out the kind of a user's own: the family is a guess.
     """
     if simulator is not None and simulator not in SIMULATORS:
         raise ConfigError("simulator", simulator, f"must be one of {', '.join(SIMULATORS)}")
     module, _, bare = name.rpartition(":")
     if name in _brought:
-        found = [_own(name, _brought[name], simulator, overrides)]
+        found = [_own(name, _brought[name], simulator, overrides, made)]
     elif module == GIVEN:
         raise UserError(f"task '{name}': its environment was an object in a program, which has to hand it over again")
     elif module:
-        found = _in_module(module, bare, simulator, overrides)
+        found = _in_module(module, bare, simulator, overrides, made)
     else:
         found = _by_name(name, simulator)
     if not found:
@@ -201,6 +206,8 @@ def _by_name(name: str, simulator: str | None) -> list[Target]:
     in_suite = find_in_suites(name)
     if in_suite is not None and _is_asked(in_suite[0], simulator):
         return [Target(in_suite[1], in_suite[0], None)]
+    if name.startswith(UNITREE) and _is_asked("sim2real", simulator):
+        return [Target(name, "sim2real", None)]
     if simulator is not None:
         return [Target(name, simulator, None)] if simulator in REGISTRIES and name in task_names(simulator) else []
     loaded = [family for family in REGISTRIES if REGISTRIES[family] in sys.modules or family == "gymnasium"]
@@ -221,7 +228,9 @@ def _is_asked(family: str, simulator: str | None) -> bool:
     return simulator is None or simulator == family or same.get(family) == simulator
 
 
-def _in_module(module: str, bare: str, simulator: str | None, overrides: Mapping[str, Any] | None) -> list[Target]:
+def _in_module(
+    module: str, bare: str, simulator: str | None, overrides: Mapping[str, Any] | None, made: bool
+) -> list[Target]:
     """The targets of `module:bare`: in the registries that importing the module has filled, or in the module itself."""
     name = f"{module}:{bare}"
     if simulator == "isaaclab":
@@ -240,7 +249,7 @@ def _in_module(module: str, bare: str, simulator: str | None, overrides: Mapping
     factory = getattr(loaded, bare, None) if bare.isidentifier() else None
     if callable(factory) and simulator in (None, *OWN_FAMILIES):
         modules.require_call(name)
-        found.append(_own(name, factory, simulator, overrides))
+        found.append(_own(name, factory, simulator, overrides, made))
     return found
 
 
@@ -265,10 +274,12 @@ def _explained(family: str) -> Any:
         raise UserError(f"simulator {family}: {in_a_line(error)}") from error
 
 
-def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[str, Any] | None) -> Target:
+def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[str, Any] | None, made: bool) -> Target:
     """An environment that a user wrote. Which kind it is shows once one is made, unless `simulator` says it."""
     if simulator in OWN_FAMILIES:
         return Target(name, simulator, None, factory)
+    if not made:
+        return Target(name, OWN_FAMILIES[0], None, factory)
     from warpsac.envs import kinds
 
     try:

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs import kinds, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup
+from warpsac.envs.symmetry import Unknown
 from warpsac.envs.tasks import EXTRAS
 from warpsac.errors import ConfigError, UserError, in_a_line
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from warpsac.envs.deploy_contract import Deployment
     from warpsac.envs.host.vector import SeedEnvs
     from warpsac.envs.torch.base import TorchEnvs
+    from warpsac.types import Symmetry
 
 __all__ = ["FAMILIES", "JAX_FAMILIES", "MUJOCO_FAMILIES", "TORCH_FAMILIES", "Target", "lookup"]
 
@@ -38,9 +41,19 @@ def for_episodes(config: EnvConfig | None) -> EnvConfig:
     return replace(config or EnvConfig(), stagger=False)
 
 
-def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, render: bool = False) -> HostEnv:
-    """Environments of any simulator, stepped from Python in this process, not yet reset."""
+def make(
+    task: Target | str,
+    num_envs: int,
+    config: EnvConfig | None = None,
+    render: bool = False,
+    seed: int | None = None,
+) -> HostEnv:
+    """Environments of any simulator, stepped from Python in this process, not yet reset.
+
+    With a seed, what a torch simulator draws while it is made (MJLab's friction) is drawn from it.
+    """
     with _family_of(task) as (target, family):
+        _seed_torch(target, seed)
         config = for_episodes(config) if target.jax else config or EnvConfig()
         env = family.make(target, num_envs, config, render)
         if target.jax:
@@ -57,7 +70,9 @@ def make(task: Target | str, num_envs: int, config: EnvConfig | None = None, ren
         return env
 
 
-def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | None = None) -> SeedEnvs:
+def make_sets(
+    task: Target | str, num_envs: int, sets: int, config: EnvConfig | None = None, seed: int | None = None
+) -> SeedEnvs:
     """The same for several seeds at once, stepped wherever that is fastest: here or in worker processes."""
     from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs
 
@@ -72,7 +87,7 @@ def make_sets(task: Target | str, num_envs: int, sets: int, config: EnvConfig | 
 
             return spread(first, sets, config)
         made = [] if first is None else [first]
-    return SeedEnvs([*made, *(make(target, num_envs, config) for _ in range(sets - len(made)))])
+    return SeedEnvs([*made, *(make(target, num_envs, config, seed=seed) for _ in range(sets - len(made)))])
 
 
 def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None) -> JaxEnv:
@@ -86,16 +101,17 @@ def make_jax(task: Target | str, num_envs: int, config: EnvConfig | None = None)
 def make_torch(
     task: Target | str, num_envs: int, config: EnvConfig | None = None, seed: int | None = None
 ) -> TorchEnvs:
-    """Environments of a task whose simulator steps on torch tensors (`Target.torch`).
-
-    With a seed, what the simulator draws while it is made is drawn from it.
-    """
+    """Environments of a task whose simulator steps on torch tensors (`Target.torch`); the seed as for `make`."""
     with _family_of(task) as (target, family):
-        if seed is not None:
-            from warpsac.envs.torch.base import seed_generators
-
-            seed_generators(seed)
+        _seed_torch(target, seed)
         return family.make(target, num_envs, config or EnvConfig())
+
+
+def _seed_torch(target: Target, seed: int | None) -> None:
+    if target.torch and seed is not None:
+        from warpsac.envs.torch.base import seed_generators
+
+        seed_generators(seed)
 
 
 def most_envs(task: Target | str) -> int | None:
@@ -110,6 +126,16 @@ def deployment(task: Target | str, config: EnvConfig | None = None, steps: int =
     with _family_of(task) as (target, family):
         known = hasattr(family, "deployment")
         return family.deployment(target, config or EnvConfig(), steps) if known else None
+
+
+def symmetry(task: Target | str, config: EnvConfig | None = None) -> Symmetry:
+    """How the observations and actions of this task look in a mirror, where its simulator or robot says so."""
+    with _family_of(task) as (target, family):
+        known = hasattr(family, "symmetry")
+        found: Symmetry | None = family.symmetry(target, config or EnvConfig()) if known else None
+    if found is None:
+        raise Unknown(f"{target.name} has no robot whose mirror image is known")
+    return found
 
 
 @contextlib.contextmanager
@@ -148,6 +174,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }
+EPISODE_LENGTHS = ("episode_length", "episode_length_s")  # in a task's own config: what env.episode_limit sets
 ALWAYS_TRUE: dict[str, tuple[object, ...]] = {"workers": (0,)}  # values that also describe a simulator without them
 
 
@@ -163,6 +190,31 @@ def require_effect(config: Config) -> None:
         value = getattr(config.env, name)
         if not has_effect(target.family, name) and value not in (getattr(defaults, name), *ALWAYS_TRUE.get(name, ())):
             raise ConfigError(f"env.{name}", value, f"has no effect on {target.name}: leave it out")
+    limit, lengths = config.env.episode_limit, [path for path in EPISODE_LENGTHS if path in config.task_config]
+    if limit is not None and lengths:
+        raise ConfigError("env.episode_limit", limit, f"sets the same as task_config.{lengths[0]}: leave one out")
+
+
+def settings_of(target: Target) -> tuple[Any, Mapping[str, str]]:
+    """The task's own config, which `task_config` changes, or the keyword arguments of what makes it; and those paths
+    that are not for `task_config`: what to do instead."""
+    if target.factory is not None:
+        return overrides.Keywords.of(target.factory, given={}, without=kinds.OFFERED), {}
+    with _family_of(target) as (_, family):
+        if not hasattr(family, "settings_of"):
+            raise UserError(f"{target.name}: has no settings of its own that could be changed")
+        return family.settings_of(target), getattr(family, "GOVERNED", {})
+
+
+def task_config_of(task: str, simulator: str | None, changes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Changes of a task's own config, checked, as they are recorded; the simulator is imported if there are any."""
+    if not changes:
+        return {}
+    if not isinstance(changes, Mapping):
+        raise UserError(f"task_config = {changes!r}: must be a mapping of settings of the task")
+    target = lookup(task, simulator, made=False)
+    settings, governed = settings_of(target)
+    return overrides.checked(settings, changes, target.name, governed)
 
 
 def require_no_task(name: str, way_out: str) -> None:
@@ -205,6 +257,8 @@ def configure(
     """
     env = settings.get("env")
     num_envs = env.get("num_envs") if isinstance(env, Mapping) else None
+    count = num_envs if isinstance(num_envs, int) else None  # anything else is refused below
     algo, simulator, changes = (settings.pop(name, None) for name in ("algo", "simulator", "task_config"))
-    config, reason = defaults_of(task, num_envs, variant, profile, algo, simulator, changes)
+    changes = task_config_of(task, simulator, changes)
+    config, reason = defaults_of(task, count, variant, profile, algo, simulator, changes)
     return override(config, settings), reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -12,15 +13,15 @@ from contextlib import closing
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from warpsac.config.profiles import default_variant
-from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import contract, modules, names, published, registry
+from warpsac.envs import contract, modules, names, overrides, published, registry
 from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, suite_names
+from warpsac.envs.torch import unitree_package
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 
 # The package that a family's extra installs, where its name differs from the family's.
@@ -31,8 +32,6 @@ PACKAGES = {
     "maniskill": "mani_skill",
     "sim2real": "mjlab",
 }
-# Families that also need a checkout that is on no package index: its distribution.
-CHECKOUTS = {"sim2real": "unitree_rl_mjlab"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,8 @@ class TasksOptions:
     """Only tasks of this simulator, with all that is in its registry besides the benchmark's."""
     module: tuple[str, ...] = ()
     """Modules to import first, that register tasks."""
+    config: str | None = None
+    """Instead of tasks, list the settings of this task's own config: what `train --task-config.PATH VALUE` changes."""
     check: bool = False
     """Make and step each task that can run here, and compare its sizes with the table; exit code 1 if any differs."""
     json: bool = False
@@ -53,6 +54,8 @@ class TasksOptions:
 def command(asked: TasksOptions) -> int:
     if asked.simulator is not None and asked.simulator not in names.SIMULATORS:
         raise ConfigError("simulator", asked.simulator, f"must be one of {', '.join(names.SIMULATORS)}")
+    if asked.config is not None:
+        return _print_settings(asked.config, asked)
     families = [asked.simulator] if asked.simulator else list(EXTRAS)
     tasks = [task for family in families for task in all_tasks() if task.family == family]
     if asked.check:
@@ -103,15 +106,16 @@ def _others(asked: TasksOptions, listed: set[str]) -> dict[str, list[str]]:
 def _registered(family: str) -> list[str]:
     """What is in the registry of a family that has one."""
     shared = {"mujoco": "gymnasium", "sim2real": "mjlab"}.get(family, family)
-    return names.task_names(shared) if shared in names.REGISTRIES else []
+    found = names.task_names(shared) if shared in names.REGISTRIES else []
+    return [name for name in found if name.startswith(names.UNITREE)] if family == "sim2real" else found
 
 
 def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | None:
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
         return f"pip install 'warpsac[{EXTRAS[family]}]'"
-    if family in CHECKOUTS and not installed_versions([CHECKOUTS[family]]):
-        return f"pip install -e on a checkout of {CHECKOUTS[family]}"
+    if family == "sim2real" and (missing_package := unitree_package.missing()):
+        return missing_package
     if family in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:
         return None
     # What a family needs besides its packages.
@@ -119,6 +123,33 @@ def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | No
         importlib.import_module(registry.FAMILIES[family]), "missing", None
     )
     return missing(config) if missing else None
+
+
+# --- the settings of a task
+
+
+def _print_settings(task: str, asked: TasksOptions) -> int:
+    """Every path that `task_config` may have, and its present value."""
+    modules.use([*asked.module, *([task] if ":" in task else [])])
+    settings, governed = registry.settings_of(registry.lookup(task, asked.simulator, made=False))
+    found = dict(overrides.paths(settings, governed))
+    if not found:
+        raise UserError(f"{task}: has no settings of its own that could be changed")
+    if asked.json:
+        print(json.dumps(found))
+        return 0
+    width = min(max(map(len, found)), 60)
+    for _, group in groupby(found.items(), lambda pair: pair[0].partition(".")[0] if "." in pair[0] else ""):
+        for path, value in group:
+            print(f"{path:{width}}  {_in_words(value)}")
+        print()
+    print(f"change one: {shlex.join(['warpsac', 'train', task])} --task-config.PATH VALUE")
+    return 0
+
+
+def _in_words(value: Any) -> str:
+    """As it is given on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list) and value else str(value)
 
 
 # --- the table

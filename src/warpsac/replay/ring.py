@@ -57,6 +57,7 @@ class RingSpec:
     final_slots: int = 0  # slots of the side table for each seed; 0: automatic
     storage: Literal["float32", "float16"] = "float32"
     voids: bool = False  # steps may be marked faulty: void, and never sampled
+    following: bool = False  # a batch also has the observations one step later
 
     def __post_init__(self) -> None:
         if self.ages < 1:
@@ -220,6 +221,7 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
     if spec.voids:  # even if nothing but void steps was drawn, no index may leave the ring
         end = xp.where(end == VOID, 0, end)
     steps: Array = 1
+    first_end = end
     discount = xp.full_like(reward, gamma)
     for j in range(1, spec.n_step):
         going, index = end == 0, ahead(j)
@@ -231,12 +233,19 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
     there = ahead(steps)
     if xp is not np:
         there, end = _settle(ring.count, there, end)
+    following = None
+    if spec.following:
+        after = ahead(1)
+        if xp is not np:
+            after, first_end = _settle(ring.count, after, first_end)
+        following = _next_obs(ring, spec, after, first_end, xp).astype(xp.float32, copy=False)
     return Batch(
         obs=_take(ring.obs, here, xp, spec.obs_dim).astype(xp.float32, copy=False),
         action=_take(ring.action, here, xp, spec.action_dim),
         reward=reward,
         discount=xp.where(end < 0, xp.float32(0), discount),
         next_obs=_next_obs(ring, spec, there, end, xp).astype(xp.float32, copy=False),
+        following=following,
     )
 
 

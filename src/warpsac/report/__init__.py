@@ -1,7 +1,8 @@
 """Reports on run folders: one HTML page and CSV tables.
 
 groups     variant and changed settings of a run; scale of a task's results
-runs       finds and reads run folders: how each run ended, and which are missing
+runs       finds and reads run folders: how each run ended, and which are alike
+missing    runs that were planned, or that a grid lacks
 aggregate  arithmetic: areas, interquartile means, bootstrap intervals
 study      results per task and what compares with what
 tables     the CSV files

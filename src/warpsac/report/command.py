@@ -12,7 +12,7 @@ import numpy as np
 import tyro
 
 from warpsac.errors import UserError
-from warpsac.report import page, runs, tables
+from warpsac.report import missing, page, runs, tables
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
@@ -51,7 +51,7 @@ def command(asked: ReportOptions) -> int:
         if len(asked.folders) > 1 and asked.out is None:
             raise UserError("report on several folders needs --out FOLDER to write to")
         roots = [Path(folder) for folder in asked.folders]
-        found, planned = runs.collect(roots), runs.find_plans(roots)
+        found, planned = runs.collect(roots), missing.find_plans(roots)
         if not found and not planned:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"

@@ -1,12 +1,14 @@
 """What belongs together: runs of one variant with the same settings, and tasks with the scale of their results.
 
 Runs are compared in groups: a variant, and every setting that differs from the variant's defaults on the task. Two
-ablations of one variant are two groups; seeds, folder names and settings of logging make no difference.
+ablations of one variant are two groups; seeds and settings of logging make no difference. What `runs` adds by comparing
+runs (where they stop, the code of their task, their names) is a change like a setting.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -28,7 +30,11 @@ IMMATERIAL = frozenset({
 OF_SAC = frozenset({"replay", "learner", "learning_starts", "updates_per_step", "overlap"})
 OF_PPO = frozenset({"ppo"})
 
-SHORT = 2  # settings in a short label
+# What makes groups only where it is all that tells runs apart, or tells apart what was compared; see `runs`.
+BY_COMPARISON = ("stop_at", "name", "source")
+
+SHORT = 4  # settings in a short label
+LONGEST = 24  # characters of a value in it
 
 OTHER_FAMILY = "other"
 FAMILIES = (*EXTRAS, OTHER_FAMILY)
@@ -60,6 +66,11 @@ class Group(NamedTuple):
     def on_policy(self) -> bool:
         return self.variant == PPO
 
+    @property
+    def is_long(self) -> bool:
+        """Whether a short label cannot hold all of it."""
+        return len(self.changes) > SHORT or any(len(value) > LONGEST for _, value in self.changes)
+
     def has(self, setting: str) -> bool:
         """Whether its algorithm has this setting."""
         return setting.partition(".")[0] not in (OF_SAC if self.on_policy else OF_PPO)
@@ -68,9 +79,11 @@ class Group(NamedTuple):
         return Group(self.variant, tuple(change for change in self.changes if change not in common))
 
     @property
-    def whole(self) -> Group:
-        """The group of which this one holds the runs that were set to stop earlier."""
-        return Group(self.variant, tuple(change for change in self.changes if change[0] != "stop_at"))
+    def planned(self) -> Group:
+        """The group that the config alone gives, without what only a comparison of runs tells."""
+        return Group(
+            self.variant, tuple(change for change in self.changes if change[0].partition(".")[0] not in BY_COMPARISON)
+        )
 
 
 @dataclass(frozen=True)
@@ -125,29 +138,52 @@ def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, An
 
 
 def group_of(config: Config) -> Group:
-    """The variant, and the settings that differ from the variant's defaults on this task."""
-    task = find(config.task)
+    """The variant, and the settings that differ from the variant's defaults on this task.
+
+    The defaults are those for its number of environments: what follows from that number is not named next to it.
+    """
+    task, count = find(config.task), config.env.num_envs
     regime, family = (task.regime, task.family) if task else (None, None)
-    usual = resolve(config.task, regime=regime, family=family, variant=config.variant)[0].profile
-    default = resolve(config.task, regime=regime, family=family, variant=config.variant, profile=config.profile)[0]
-    changes = [("profile", config.profile)] if config.profile != usual else []
-    defaults = dict(_flat(dataclasses.asdict(default)))
+    resolved = functools.partial(resolve, config.task, regime=regime, family=family, variant=config.variant)
+    profile = resolved(profile=config.profile)[0]
+    defaults = dict(_flat(dataclasses.asdict(resolved(profile=config.profile, num_envs=count)[0])))
+    defaults["env.num_envs"] = profile.env.num_envs
+    changes = [("profile", config.profile)] if config.profile != resolved()[0].profile else []
     for name, value in _flat(dataclasses.asdict(config)):
-        if value != defaults[name]:
-            changes.append((name, f"{value:g}" if isinstance(value, float) else str(value).lower()))
+        if name not in defaults or value != defaults[name]:
+            changes.append((name, _text(value)))
     return Group(config.variant, tuple(changes))
 
 
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def short_labels(groups: Sequence[Group]) -> list[str]:
-    """Names for narrow columns: few settings, without their section; in full where two names would be the same."""
-
-    def brief(group: Group) -> str:
-        words = [f"{name.rpartition('.')[2]}={value}" for name, value in group.changes]
-        more = len(words) - SHORT
-        return " ".join([group.variant, *words[:SHORT], *([f"+{more}"] if more > 0 else [])])
-
-    found = [brief(group) for group in groups]
+    """Names for narrow columns: short names of few settings, those first that tell a group from others of its variant;
+    in full where two names would be the same."""
+    found = [_short_label(group, groups) for group in groups]
     return [group.label if found.count(name) > 1 else name for group, name in zip(groups, found, strict=True)]
+
+
+def _short_label(group: Group, groups: Sequence[Group]) -> str:
+    alike = [other for other in groups if other.variant == group.variant]
+    shared = [change for change in group.changes if all(change in other.changes for other in alike)]
+    telling = [change for change in group.changes if change not in shared]
+    shown = [*telling, *shared][:SHORT]
+    left_out = len(group.changes) - len(shown)
+    words = [_short_setting(*change) for change in group.changes if change in shown]
+    return " ".join([group.variant, *words, *([f"and {left_out} more"] if left_out else [])])
+
+
+def _short_setting(name: str, value: str) -> str:
+    """Without the section; of a path within the task's own config the last two parts, as many end in the same word.
+    Of a long value the end: the name of a file."""
+    parts = name.split(".")
+    text = value if len(value) <= LONGEST else f"\N{HORIZONTAL ELLIPSIS}{value[1 - LONGEST :]}"
+    return f"{'.'.join(parts[-2 if len(parts) > 2 else -1 :])}={text}"
 
 
 def in_order(groups: set[Group]) -> list[Group]:

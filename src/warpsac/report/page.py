@@ -80,6 +80,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         study=study,
         is_published=is_published,
         labels=labels,
+        in_full=[labels[group] for group in study.groups if group.without(study.common).is_long],
         training_seconds=_training_seconds(study.runs),
         cautions=_cautions(study),
         published_variants=[] if is_published else [variant for variant in COLOURS if variant in known],

@@ -1,4 +1,4 @@
-"""Which runs folders hold, how each of them ended, and which are missing."""
+"""Which runs folders hold, how each of them ended, and which of them are alike."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 import math
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,15 +18,11 @@ from warpsac.envs import published
 from warpsac.errors import UserError
 from warpsac.report.groups import OTHER_FAMILY, Changes, Group, Scale, group_of, in_order, scale_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.runs.bench_plan import PLAN, Planned, read_plan
 from warpsac.runs.files import in_words
 
 Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
 
 Axis = Literal["steps", "seconds"]
-RunKey = tuple[str, Group, int]
-"""Task, group and seed."""
-
 NOTHING = np.zeros(0)
 UNKNOWN = Scale("?", OTHER_FAMILY, None)
 
@@ -58,6 +54,8 @@ class Run:
     faults: int | None = None
     impl: str | None = None
     """What simulated the physics, where there was a choice."""
+    given_name: str | None = None
+    """The name that the user gave it; `name` is its folder."""
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -82,6 +80,12 @@ class Run:
     def origin(self, part: str) -> Mapping[str, Any]:
         """One of the mappings of meta.json; empty if it is missing or broken."""
         return run_folder.part_of(self.meta, part, dict)
+
+    @property
+    def source(self) -> tuple[str, str] | None:
+        """The module that the task comes from and the first digits of its hash, where both are recorded."""
+        module, digest = (self.origin("task_source").get(part) for part in ("module", "sha256"))
+        return (module, digest[:6]) if isinstance(module, str) and isinstance(digest, str) and digest else None
 
     @property
     def resumes(self) -> int:
@@ -122,7 +126,8 @@ def collect(roots: Sequence[Path]) -> list[Run]:
         for folder in find_folders(root):
             name = folder.relative_to(root).as_posix() if folder != root else folder.resolve().name
             found.setdefault(folder.resolve(), read_run(folder, name))
-    return mark_duplicates(separate_lengths(separate_physics(list(found.values()))))
+    runs = separate_lengths(separate_sources(separate_physics(list(found.values()))))
+    return mark_duplicates(separate_names(runs))
 
 
 def read_run(folder: Path, name: str) -> Run:
@@ -134,7 +139,8 @@ def read_run(folder: Path, name: str) -> Run:
         impl = meta.get("impl", config.env.impl if config.env.impl != "auto" else None)
         run = dataclasses.replace(
             run, scale=scale, group=group_of(config), seed=opened.seed, end_step=config.end_step,
-            total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None, meta=meta,
+            total_steps=config.total_steps, impl=impl if isinstance(impl, str) else None, given_name=config.name,
+            meta=meta,
         )  # fmt: skip
         rows = rowfiles.read_metrics(folder)
         return _with_results(run, config, rows, _evaluations(folder, rows, scale))
@@ -235,13 +241,33 @@ def _by_task_and_group(runs: Sequence[Run]) -> dict[tuple[str, Group | None], li
     return found
 
 
+def _with_change(run: Run, name: str, value: str) -> Run:
+    """The run in a group of its own kind: with one change more."""
+    assert run.group is not None
+    return dataclasses.replace(run, group=run.group._replace(changes=(*run.group.changes, (name, value))))
+
+
 def separate_physics(runs: Sequence[Run]) -> list[Run]:
     """Two implementations of the same physics make two groups only where a task and group has runs of both: then the
     runs probably compare them, and their seconds differ."""
     impls = {key: {run.impl for run in members if run.impl} for key, members in _by_task_and_group(runs).items()}
     return [
-        dataclasses.replace(run, group=run.group._replace(changes=(*run.group.changes, ("env.impl", run.impl))))
+        _with_change(run, "env.impl", run.impl)
         if run.group and run.impl and len(impls[run.task, run.group]) > 1
+        else run
+        for run in runs
+    ]
+
+
+def separate_sources(runs: Sequence[Run]) -> list[Run]:
+    """Runs on a task whose code was changed between them are different groups; unknown code differs from none."""
+    sources: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
+    for run in runs:
+        if run.source:
+            sources[run.task].add(run.source)
+    return [
+        _with_change(run, f"source.{run.source[0]}", run.source[1])
+        if run.group and run.source and len(sources[run.task]) > 1
         else run
         for run in runs
     ]
@@ -255,6 +281,24 @@ def separate_lengths(runs: Sequence[Run]) -> list[Run]:
         dataclasses.replace(run, group=run.group._replace(changes=(("stop_at", str(run.end_step)), *run.group.changes)))
         if run.group and run.end_step < REACHED * longest[run.task, run.group]
         else run
+        for run in runs
+    ]
+
+
+def separate_names(runs: Sequence[Run]) -> list[Run]:
+    """Runs of different seeds belong together whatever their names. Where one seed was run several times under
+    different names, the names are all that tells these tries apart."""
+
+    def tries(members: Sequence[Run]) -> bool:
+        names: defaultdict[int | None, set[str | None]] = defaultdict(set)
+        for run in members:
+            if run.status in ("finished", "running", "interrupted"):  # one that failed was probably run again
+                names[run.seed].add(run.given_name)
+        return any(len(found) > 1 for found in names.values())
+
+    several = {key for key, members in _by_task_and_group(runs).items() if tries(members)}
+    return [
+        _with_change(run, "name", run.given_name) if run.given_name and (run.task, run.group) in several else run
         for run in runs
     ]
 
@@ -278,61 +322,6 @@ def mark_duplicates(runs: Sequence[Run]) -> list[Run]:
             run = dataclasses.replace(run, status="duplicate", detail=detail)
         marked.append(run)
     return marked
-
-
-# --- which runs are missing -----------------------------------------------------------------------------
-
-
-class Missing(NamedTuple):
-    task: str
-    group: Group
-    seeds: tuple[int, ...]
-
-
-def find_plans(roots: Sequence[Path]) -> list[Planned]:
-    """The plans of benches in the folders, or in their direct subfolders."""
-    folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
-    return [cell for folder in folders for cell in read_plan(folder)]
-
-
-def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
-    """The runs that are planned and do not exist; without a plan, the gaps in the grid that the runs form."""
-    lengths: defaultdict[RunKey, set[int]] = defaultdict(set)  # a plan may have the same run at two lengths
-    for run in runs:
-        if run.group and run.seed is not None:
-            lengths[run.task, run.group.whole, run.seed].add(run.end_step)
-    expected = _planned_lengths(runs, planned) if planned else {key: {0} for key in _grid(runs, lengths.keys())}
-    gaps: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
-    for (task, group, seed), wanted in expected.items():
-        if len(lengths[task, group, seed]) < len(wanted):
-            gaps[task, group].add(seed)
-    return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
-
-
-def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping[RunKey, set[int]]:
-    """The planned runs, without those that were started and are listed as damaged."""
-    unreadable = {(run.path.parent.name, run.path.name) for run in runs if run.group is None}
-    wanted: defaultdict[RunKey, set[int]] = defaultdict(set)
-    for name, config in planned:
-        for seed in config.seeds:
-            if not any(folder == name and run.endswith(f"-seed{seed}") for folder, run in unreadable):
-                wanted[scale_of(config).task, group_of(config), seed].add(config.end_step)
-    return wanted
-
-
-def _grid(runs: Sequence[Run], existing: Collection[RunKey]) -> Iterator[RunKey]:
-    """Every group on a task should have the seeds that any group has on it, and a plain variant that occurs in a family
-    should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
-    missing: it need not exist at both lengths."""
-    common = common_changes(runs)
-    family = {run.task: run.scale.family for run in runs}
-    plain = {(family[task], group) for task, group, _ in existing if not group.without(common).changes}
-    for task in dict.fromkeys(task for task, _, _ in existing):
-        seeds = sorted({seed for of, _, seed in existing if of == task})
-        for group in in_order({group for _, group, _ in existing}):
-            in_family = family[task] != OTHER_FAMILY and (family[task], group) in plain
-            if in_family or any((task, group, seed) in existing for seed in seeds):
-                yield from ((task, group, seed) for seed in seeds)
 
 
 # --- published curves as runs ---------------------------------------------------------------------------

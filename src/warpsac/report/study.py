@@ -21,7 +21,8 @@ from warpsac.envs.tasks import all_tasks
 from warpsac.report import aggregate
 from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Changes, Group, Scale, in_order
-from warpsac.report.runs import REACHED, Axis, Missing, Run, common_changes, find_missing
+from warpsac.report.missing import Missing, find_missing
+from warpsac.report.runs import REACHED, Axis, Run, common_changes
 from warpsac.runs.bench_plan import Planned
 
 Metric = Literal["final", "auc", "wall_auc"]

@@ -2,6 +2,7 @@
 
 RUN/config.json        the settings, enough to run it again
     meta.json          command, versions, machine, commit; an entry under "resumes" for each resume
+    symmetry.json      how observations and actions are mirrored, with learner.symmetry
     metrics.jsonl      one JSON object per row, append-only (`rowfiles`)
     evaluations.csv    one line per evaluation, derived from the rows
     checkpoints/  tensorboard/  curve.png
@@ -26,6 +27,7 @@ from typing import Any, TypeVar
 
 from warpsac.config.loading import from_json, to_json
 from warpsac.config.schema import Config, EnvConfig
+from warpsac.envs import motion
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically
@@ -33,6 +35,8 @@ from warpsac.runs.rowfiles import RowFiles, aside_folder
 from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
 CONFIG, META, FAILURE, CHECKPOINTS, LOCK = "config.json", "meta.json", "failure.txt", "checkpoints", ".lock"
+SYMMETRY = "symmetry.json"
+MOTION = "motion_sha256"  # in meta.json: of the clips that the run follows
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
 
@@ -54,8 +58,13 @@ def resume_command(folders: Sequence[Path]) -> str:
     return shlex.join(["warpsac", "train", "--resume", *map(str, folders)])
 
 
-def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any]) -> RunFolder:
-    """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten."""
+def create(
+    out: Path | str, name: str, config: Config, seed: int, meta: Mapping[str, Any], symmetry: str | None = None
+) -> RunFolder:
+    """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten.
+
+    `symmetry`: the content of symmetry.json, if there is one.
+    """
     if config.log.wandb:
         require_wandb()
     out, config = Path(out), dataclasses.replace(config, seeds=(seed,))
@@ -69,6 +78,8 @@ def create(out: Path | str, name: str, config: Config, seed: int, meta: Mapping[
                 break
             path = out / f"{name}-{count}"
         write_atomically(path / META, _json_bytes({**meta, "resumes": []}))
+        if symmetry is not None:
+            write_atomically(path / SYMMETRY, symmetry.encode())
         write_atomically(path / CONFIG, to_json(config).encode())  # last: it makes the folder a run
     except OSError as error:
         if created:
@@ -123,6 +134,23 @@ class RunFolder:
         env = self.config.env
         impl: Any = "auto" if env.impl == "warp" else env.impl
         return dataclasses.replace(env, menagerie=here(env.menagerie), humanoidbench=here(env.humanoidbench), impl=impl)
+
+    def follow(self, moved: str | None = None) -> str | None:
+        """Use the recorded motion, or `moved` in its place; returns a line if it is not the one of training.
+
+        Only this process uses another: the folder keeps the recorded one.
+        """
+        if moved is not None:
+            env = dataclasses.replace(self.config.env, motion=motion.absolute(moved))
+            self.config = dataclasses.replace(self.config, env=env)
+        path = self.config.env.motion
+        if path is None:
+            return None
+        if not Path(path).exists():
+            raise UserError(f"motion {path}: no such file or folder; name where it is now with --motion")
+        recorded = self.meta.get(MOTION)
+        same = recorded in (None, motion.fingerprint(path))
+        return None if same else f"warning: motion {path} is not the one that the policy was trained on"
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class EvalOptions:
     """Seed of the episodes."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
@@ -40,6 +42,8 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
+    if note := run.follow(asked.motion):
+        print(note, file=sys.stderr)
     modules.use(asked.module)
     target = registry.target_of(run.config)
     devices.use_compilation_cache()
@@ -47,9 +51,9 @@ def command(asked: EvalOptions) -> int:
         devices.share_gpu_memory()
     policy = load_policy(asked.run)
     episodes = asked.episodes or run.config.eval.episodes
-    made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env)
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
+    made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env, seed)
     if target.jax and not asked.json:
         print(f"compiling, then playing {episodes} episode{'s' * (episodes != 1)} ...", file=sys.stderr)
     with contextlib.closing(made):

@@ -12,8 +12,10 @@ from typing import Any, Literal
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
+from warpsac.config.profiles import recipe_notes
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import modules, registry
+from warpsac.envs import modules, motion, registry
+from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
@@ -25,6 +27,7 @@ from warpsac.training.devices import Placement
 from warpsac.training.loop import Loop, Outcome
 from warpsac.training.state import Driver, restored_counters
 from warpsac.training.terminal import Display, Terminated
+from warpsac.types import Symmetry
 
 __all__ = ["Outcome", "resume", "train"]
 
@@ -33,7 +36,9 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = validate(config)
     registry.require_effect(config)
-    with prepared(config, notes) as loop:
+    if config.env.motion is not None:
+        motion.clip_files(config.env.motion)  # before a simulator is imported
+    with prepared(config, [*notes, *recipe_notes(config)]) as loop:
         modules.remember(config.task)
         return loop.run()
 
@@ -56,7 +61,8 @@ def resume(
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-        with prepared(config, resumed=runs, checkpoints=checkpoints) as loop:
+        changed = {note for run in runs if (note := run.follow())}
+        with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
             return loop.run()
 
 
@@ -83,13 +89,17 @@ def prepared(
     The simulators come first: if they cannot be made, no run folder is left behind.
     """
     target = registry.target_of(config)
+    symmetry = find_symmetry(config, resumed)
     with contextlib.ExitStack() as to_close:
-        driver, placement = make_driver(config, to_close, resumed is not None)
+        driver, placement = make_driver(config, to_close, resumed is not None, symmetry)
         meta = provenance.describe(simulators=driver.spec.versions, accelerators=devices.accelerators())
         meta |= {"impl": driver.spec.impl} if driver.spec.impl else {}
+        if config.env.motion is not None:
+            meta[run_folder.MOTION] = motion.fingerprint(config.env.motion)
         meta |= {"task_source": source} if (source := modules.source_of(config.task)) else {}
+        mapping = None if symmetry is None else mirrors.to_json(symmetry)
         runs = resumed or [
-            run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta)
+            run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta, mapping)
             for seed in config.seeds
         ]
         with _recording_failures(runs):
@@ -125,33 +135,50 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         raise
 
 
-def make_driver(config: Config, to_close: contextlib.ExitStack, resumed: bool) -> tuple[Driver, Placement]:
+def find_symmetry(config: Config, resumed: Sequence[RunFolder] | None) -> Symmetry | None:
+    """How left and right are swapped in minibatches, if they are: as resumed runs recorded it, else as asked for."""
+    asked = config.learner.symmetry
+    if asked == "off":
+        return None
+    if resumed:
+        found = [mirrors.read(run.path / run_folder.SYMMETRY) for run in resumed]
+        if found.count(found[0]) < len(found):
+            raise UserError(f"the runs have different {run_folder.SYMMETRY} files: resume them one by one")
+        return found[0]
+    return registry.symmetry(registry.target_of(config), config.env) if asked == "auto" else mirrors.read(Path(asked))
+
+
+def make_driver(
+    config: Config, to_close: contextlib.ExitStack, resumed: bool, symmetry: Symmetry | None = None
+) -> tuple[Driver, Placement]:
     """The driver that fits the task's simulator, and where its replay lives."""
     target = registry.target_of(config)
     if target.jax:
         from warpsac.training.fused import FusedDriver, make_envs
 
         env, evaluation_env = make_envs(config, resumed)
-        algorithm = make_algorithm(config, env.spec)
+        algorithm = make_algorithm(config, env.spec, symmetry)
         placement = _placement(algorithm.ring, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
-    algorithm = make_algorithm(config, simulators.spec)
+    algorithm = make_algorithm(config, simulators.spec, symmetry)
     placement = _placement(algorithm.ring, config.replay.placement)
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
-def make_algorithm(config: Config, spec: EnvSpec) -> Algorithm:
+def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = None) -> Algorithm:
     if config.algo == PPO:
         from warpsac.agents.ppo.algorithm import Ppo
 
         return Ppo.of(config, spec.views, spec.action_dim)
     from warpsac.agents.sac.algorithm import Sac
 
-    return Sac.of(config, spec.views, spec.action_dim, faulty_steps=spec.lockstep)
+    if symmetry is not None:
+        mirrors.require_fit(symmetry, spec, f"learner.symmetry = {config.learner.symmetry!r}")
+    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
 
 
 def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"]) -> Placement:
@@ -167,6 +194,8 @@ def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"])
 
 def _notes(config: Config, driver: Driver, placement: Placement) -> list[str]:
     notes = [*driver.notes, *_memory_notes(config, driver.algorithm.ring, placement)]
+    if config.learner.symmetry != "off":
+        notes.append(f"symmetry: left and right are swapped in half of every minibatch ({config.learner.symmetry})")
     if driver.spec.episode_limit is None:
         notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
     if not registry.target_of(config).jax and devices.on_cpu() and is_heavy(config):

@@ -39,7 +39,7 @@ def record(agent: Agent, task: Target, path: Path, steps: int, seed: int, config
     """Write a video of an episode, or of several short ones, up to `steps` control steps."""
     if not _choose_gl() and task.family in registry.MUJOCO_FAMILIES:
         raise UserError(no_gl())
-    env = registry.make(task, 1, config, render=True)
+    env = registry.make(task, 1, config, render=True, seed=seed)
     try:
         act = _actor(agent, env.spec, seed)
         rate = env.spec.control_hz or 30.0
@@ -74,7 +74,8 @@ def watch(agent: Agent, task: Target, host: str, port: int, seed: int, config: E
 
     def prepare() -> tuple[contract.HostEnv, session.Act]:
         _choose_gl()  # for what an environment draws itself; MuJoCo's scenes need none
-        env = registry.make(task, 1, config, render=task.family not in registry.MUJOCO_FAMILIES)
+        draws = task.family not in registry.MUJOCO_FAMILIES
+        env = registry.make(task, 1, config, render=draws, seed=seed)
         return env, _actor(agent, env.spec, seed)
 
     name = agent if isinstance(agent, str) else f"policy at step {agent.step:,}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from warpsac.config.schema import Count, Seed
+from warpsac.config.schema import Count, EnvConfig, Seed
 from warpsac.envs import modules, registry
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
@@ -35,6 +36,10 @@ class PlayOptions:
     """Modules that the run's task may import; `module:make_env` also allows that call."""
     simulator: str | None = None
     """With a task: the simulator to look it up in, where several know the name."""
+    task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    """With a task: changes of its own config, given as --task-config.PATH VALUE."""
+    motion: str | None = None
+    """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
     viewer: bool = False
     """Instead of a video, serve a page to watch and steer the robot in the browser."""
     host: str = "127.0.0.1"
@@ -49,15 +54,22 @@ def command(asked: PlayOptions) -> int:
     devices.use_compilation_cache()
     modules.use(asked.module)
     agent: Any = asked.agent
-    env, out = None, Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
+    env: EnvConfig | None = None
+    out = Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
     if agent == "policy":
         registry.require_no_task(asked.run, "to see it untrained: --agent zero or random")
     if agent == "policy" or Path(asked.run).is_dir():  # else the task of a run, without its policy
+        if asked.task_config:
+            raise UserError(f"--task-config.{next(iter(asked.task_config))}: a run keeps its own: leave it out")
         run = run_folder.open_run(asked.run)
+        if note := run.follow(asked.motion):
+            print(note, file=sys.stderr)
         target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
     else:
         modules.use([asked.run] if ":" in asked.run else [])  # the user names it here
-        target = registry.lookup(asked.run, asked.simulator)
+        changes = registry.task_config_of(asked.run, asked.simulator, asked.task_config)
+        target = registry.lookup(asked.run, asked.simulator, changes)
+        env = EnvConfig(motion=asked.motion) if asked.motion else None
     if agent == "policy":
         agent = load_policy(asked.run)
     if target.jax:

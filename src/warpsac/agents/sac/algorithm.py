@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -31,7 +31,7 @@ from warpsac.replay import ring as replay
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
-from warpsac.types import Array, Batch, ObsViews, Restart, StepResult
+from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 METRICS = (
     "loss/actor",
@@ -44,6 +44,12 @@ METRICS = (
     "value/edge_low",
     "value/mean",
 )
+
+
+UNROLLED = 8  # updates of the longest round that is not a loop
+
+Batches = tuple[Batch, ...] | Batch
+"""The minibatches of a round: one after the other, or, for a loop, as one with a leading axis of updates."""
 
 
 class Streams(NamedTuple):
@@ -65,12 +71,16 @@ class Sac:
     updates_per_round: int
     warmup: int
     """Interactions with random actions."""
+    symmetry: Symmetry | None = None
+    """How left and right are swapped in half of every minibatch."""
 
     rate_setting = "learner.learning_rate"
     stride = 1
 
     @classmethod
-    def of(cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool) -> Sac:
+    def of(
+        cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool, symmetry: Symmetry | None = None
+    ) -> Sac:
         """`faulty_steps`: the simulator may mark steps that must never be learned from."""
         replay = config.replay
         return cls(
@@ -85,6 +95,7 @@ class Sac:
                 final_slots=replay.final_slots,
                 storage=replay.storage,
                 voids=faulty_steps,
+                following=config.learner.action_rate_weight > 0 and replay.n_step > 1,  # else it is next_obs
             ),
             decay_steps=replay.decay_steps,
             weight_floor=replay.weight_floor,
@@ -92,6 +103,7 @@ class Sac:
             batch_size=replay.batch_size,
             updates_per_round=config.updates_per_step,
             warmup=config.warmup_interactions,
+            symmetry=symmetry,
         )
 
     @property
@@ -129,7 +141,8 @@ class Sac:
         return replay.init(self.ring, first_obs)
 
     def empty_sums(self) -> MetricSums:
-        return zero_sums(METRICS, self.seeds)
+        penalised = self.actor.config.action_rate_weight > 0
+        return zero_sums((*METRICS, sac.ACTION_RATE) if penalised else METRICS, self.seeds)
 
     # --- one interaction
 
@@ -183,16 +196,26 @@ class Sac:
         """The keys [S] that draw the minibatch of an update."""
         return stream(keys.sample, update)
 
-    def sample(self, memory: Ring, obs: Array, keys: Streams, updates: Array) -> tuple[Batch, ...]:
-        """The minibatches of one round, whose first update has the index `updates`."""
-        drawn = (self.sample_keys(keys, updates + i) for i in range(self.updates_per_round))
-        return tuple(
-            replay.sample(memory, self.ring, self.law, one, self.batch_size, self.gamma, self.sampler) for one in drawn
-        )
+    @property
+    def loops(self) -> bool:
+        """Whether a round is a loop inside the program: unrolled, a long one takes minutes to compile."""
+        return self.updates_per_round > UNROLLED
 
-    def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> tuple[Batch, ...]:
+    def sample(self, memory: Ring, obs: Array, keys: Streams, updates: Array) -> Batches:
+        """The minibatches of one round, whose first update has the index `updates`."""
+
+        def draw(i: Array | int) -> Batch:
+            drawn = self.sample_keys(keys, updates + i)
+            return replay.sample(memory, self.ring, self.law, drawn, self.batch_size, self.gamma, self.sampler)
+
+        if self.loops:
+            return jax.lax.map(draw, jnp.arange(self.updates_per_round))
+        return tuple(draw(i) for i in range(self.updates_per_round))
+
+    def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> Batches:
         """The same from a ring in host memory; `keys` are the `sample_keys` of each update."""
-        return tuple(memory.sample(self.law, one, self.batch_size, self.gamma, self.sampler) for one in keys)
+        batches = [memory.sample(self.law, one, self.batch_size, self.gamma, self.sampler) for one in keys]
+        return jax.tree.map(lambda *arrays: np.stack(arrays), *batches) if self.loops else tuple(batches)
 
     def actor_turns(self, phase: int) -> list[bool]:
         """Which updates of a round update the actor too; `phase` is the update index modulo the delay."""
@@ -206,6 +229,8 @@ class Sac:
         def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
             reward_scale = scale.factor(self.actor.config.value_limit)
             key = jax.random.fold_in(key, learner.updates)
+            if self.symmetry is not None:
+                batch = sac.mirror_half(batch, self.symmetry)
             return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
 
         learner, metrics = over_seeds(one, self.seeds)(learner, batch, scale, keys.noise)
@@ -216,17 +241,27 @@ class Sac:
         learner: Learner,
         scale: RewardScale,
         sums: MetricSums,
-        batches: tuple[Batch, ...],
+        batches: Batches,
         keys: Streams,
         phase: int,
     ) -> tuple[Learner, RewardScale, MetricSums]:
-        """The updates of one round, unrolled.
+        """The updates of one round: unrolled, or in a loop over whole periods of the policy delay.
 
         Sampling is a program of its own on stepped simulators: batches from host memory then go through the same update
         program, so that where replay lives changes no bit of the result.
         """
-        for batch, turn in zip(batches, self.actor_turns(phase), strict=True):
-            learner, sums = self.update(learner, batch, scale, sums, keys, turn)
+        turns = self.actor_turns(phase)
+
+        def one_by_one(state: tuple[Learner, MetricSums], batches: Iterable[Batch]) -> tuple[Learner, MetricSums]:
+            for batch, turn in zip(batches, turns, strict=False):  # of a whole round, or of one period or less
+                state = self.update(state[0], batch, scale, state[1], keys, turn)
+            return state
+
+        state = learner, sums
+        if isinstance(batches, Batch):
+            periods, batches = in_periods(batches, self.phases)
+            state, _ = jax.lax.scan(lambda state, period: (one_by_one(state, period), None), state, periods)
+        learner, sums = one_by_one(state, batches)
         return learner, scale, sums
 
     # --- reading
@@ -248,7 +283,7 @@ class Sac:
     def batch_of(
         self, memory: Ring, keys: Streams, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray]:
-        """The minibatch of an update, drawn again.
+        """The minibatch of an update, drawn again, as replay holds it: without left and right swapped in half.
 
         Rows that replay has overwritten since are marked False in `intact`. (Where the side table of last observations
         wrapped around since, the draw itself may differ: then it is a similar batch.)
@@ -262,8 +297,19 @@ class Sac:
         age, env = then.indices(self.law, words, self.sampler)
         batch = then.gather(age, env, self.gamma)
         intact = count - spec.n_step - age[seed] > int(ring.count) - spec.rows
-        arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items()}
+        arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items() if value is not None}
         return arrays | {"age": age[seed], "env": env[seed], "intact": intact}
+
+
+def in_periods(batches: Batch, length: int) -> tuple[tuple[Batch, ...], tuple[Batch, ...]]:
+    """Minibatches [updates, ...] as those of whole periods, `length` times [periods, ...], and those that are left."""
+    updates = len(batches.obs)
+    whole = updates // length * length
+
+    def part(of: slice | int) -> Batch:
+        return jax.tree.map(lambda array: array[of], batches)
+
+    return tuple(part(slice(i, whole, length)) for i in range(length)), tuple(map(part, range(whole, updates)))
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -272,4 +318,4 @@ def _reward_scales(scale: RewardScale, limit: float) -> Array:
 
 
 if TYPE_CHECKING:  # the contract holds, type by type
-    _: type[Algorithm[Learner, Policy, Exploration, Ring, tuple[Batch, ...], Streams]] = Sac
+    _: type[Algorithm[Learner, Policy, Exploration, Ring, Batches, Streams]] = Sac

@@ -37,11 +37,12 @@ from warpsac.agents.networks import (
 )
 from warpsac.agents.sac import losses
 from warpsac.config.schema import LearnerConfig
-from warpsac.types import Array, Batch, ObsViews
+from warpsac.types import Array, Batch, Mirror, ObsViews, Symmetry
 
 ADAM = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)
 # An action component this close to its limit counts as saturated in the metrics.
 SATURATED = 0.99
+ACTION_RATE = "policy/action_rate"  # a metric of runs with `action_rate_weight`
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,24 @@ def random_action(agent: SacActor, num_envs: int, key: Array) -> Array:
 # --- learning
 
 
+def mirror_half(batch: Batch, symmetry: Symmetry) -> Batch:
+    """The minibatch with left and right swapped in its first half; rewards and discounts are those of both sides.
+
+    Its rows are independent draws, so any half is a random one.
+    """
+    half = batch.obs.shape[0] // 2
+
+    def swapped(rows: Array, mirror: Mirror) -> Array:
+        return jnp.concatenate([mirror(rows[:half]), rows[half:]])
+
+    return batch._replace(
+        obs=swapped(batch.obs, symmetry.obs),
+        action=swapped(batch.action, symmetry.action),
+        next_obs=swapped(batch.next_obs, symmetry.obs),
+        following=None if batch.following is None else swapped(batch.following, symmetry.obs),
+    )
+
+
 def update(
     agent: SacActor, learner: Learner, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
 ) -> tuple[Learner, dict[str, Array]]:
@@ -216,18 +235,24 @@ def _update_actor(
     agent: SacActor, learner: Learner, batch: Batch, noise: Array, rate: Array
 ) -> tuple[Learner, dict[str, Array]]:
     views, support = agent.views, losses.value_support(agent.config.atoms, agent.config.value_limit)
-    rows = slice(0, batch.obs.shape[0])
-    both = jnp.concatenate([views.actor(batch.obs), views.actor(batch.next_obs)])
+    size, weight = batch.obs.shape[0], agent.config.action_rate_weight
+    following = batch.next_obs if batch.following is None else batch.following
+    both = jnp.concatenate([views.actor(batch.obs), views.actor(following)])
     alpha = jnp.exp(learner.log_alpha)
 
     def loss(actor: Network) -> tuple[Array, Any]:
-        mean, log_std, moments = actor_apply(actor, both, None, agent.number, rows)
+        means, log_stds, moments = actor_apply(actor, both, None, agent.number, slice(None if weight else size))
+        mean, log_std = means[:size], log_stds[:size]
         action, log_prob = losses.squashed_gaussian(mean, log_std, noise)
         logits, _ = critic_apply(learner.critic, views.critic(batch.obs), action, learner.critic_moments, agent.number)
-        values = losses.expected_value(logits, support)
-        return losses.actor_objective(log_prob, alpha, values), (log_prob, action, moments)
+        objective = losses.actor_objective(log_prob, alpha, losses.expected_value(logits, support))
+        measured: dict[str, Array] = {}
+        if weight:
+            measured[ACTION_RATE] = losses.action_rate(mean, means[size:])
+            objective += weight * measured[ACTION_RATE]
+        return objective, (log_prob, action, moments, measured)
 
-    (value, (log_prob, action, moments)), gradient = jax.value_and_grad(loss, has_aux=True)(learner.actor)
+    (value, (log_prob, action, moments, measured)), gradient = jax.value_and_grad(loss, has_aux=True)(learner.actor)
     actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
     if agent.config.projection:
         actor = project(actor)
@@ -241,7 +266,7 @@ def _update_actor(
         log_alpha=log_alpha,
         alpha_adam=alpha_adam,
     )
-    return learner, {
+    return learner, measured | {
         "loss/actor": value,
         "policy/entropy": entropy,
         "policy/alpha": alpha,

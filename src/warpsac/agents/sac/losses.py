@@ -102,6 +102,11 @@ def actor_objective(log_prob: Array, alpha: Array, member_values: Array) -> Arra
     return (alpha * log_prob - member_values.min(0)).mean()
 
 
+def action_rate(mean: Array, next_mean: Array) -> Array:
+    """mean over batch and action dimensions of (tanh(mean(s_{t+1})) - tanh(mean(s_t)))^2."""
+    return jnp.square(jnp.tanh(next_mean) - jnp.tanh(mean)).mean()
+
+
 def temperature_gradient(log_alpha: Array, entropy: Array, entropy_target: float) -> Array:
     """d/d(log alpha) of alpha (H - H_target), with no gradient through H."""
     return jnp.exp(log_alpha) * (entropy - entropy_target)

@@ -13,10 +13,12 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from warpsac.deploy.sim2sim.follow import Followed, follow
 from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.robot import load_scene, require_mujoco
-from warpsac.deploy.sim2sim.walk import SETTLING_SECONDS, film, prepare_to_draw, walk
+from warpsac.deploy.sim2sim.walk import SETTLING_SECONDS, Each, Walk, film, prepare_to_draw, walk
 from warpsac.envs.deploy_contract import Robot
+from warpsac.envs.motion import ERRORS
 from warpsac.errors import UserError
 
 LONGEST_SECONDS = 3600.0
@@ -24,14 +26,14 @@ LONGEST_SECONDS = 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class Sim2SimOptions:
-    """Run an exported policy alone on plain MuJoCo, under a commanded velocity; exit code 1: it fell."""
+    """Run an exported policy on plain MuJoCo, under a command or along its motion; exit code 1: it fell."""
 
     policy: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="POLICY.onnx")]
     """policy.onnx of an exported folder."""
     command: tuple[float, float, float] = (0.5, 0.0, 0.0)
-    """Velocity ahead, to the left (m/s), turning left (rad/s)."""
+    """Velocity ahead, to the left (m/s), turning left (rad/s); without effect on a policy that follows a motion."""
     seconds: float = 20.0
-    """How long to walk."""
+    """How long to walk; a motion ends earlier if it is shorter."""
     video: str | None = None
     """An mp4 file to write."""
     viewer: bool = False
@@ -40,6 +42,8 @@ class Sim2SimOptions:
     """With --viewer: the address to serve on."""
     port: int = 8080
     """With --viewer: the port to serve on; 0: any free port."""
+    motion: str | None = None
+    """Another clip (npz) for a policy that follows a motion; default: the one exported with it."""
     scene: str | None = None
     """Another MuJoCo scene with the same robot; default: the one exported with the policy."""
     json: bool = False
@@ -57,8 +61,9 @@ def command(asked: Sim2SimOptions) -> int:
     if asked.video:
         require_mujoco()
         prepare_to_draw()
-    robot = load_scene(policy, asked.scene)
-    outside = _outside(asked.command, robot.robot)
+    robot = load_scene(policy, asked.scene, asked.motion)
+    follows = robot.reference is not None
+    outside = None if follows else _outside(asked.command, robot.robot)
     scene = asked.scene or "the exported scene"
     for line in ([outside] if outside else []) + [f"{scene}: {one}" for one in robot.differences]:
         print(f"warning: {line}", file=sys.stderr)
@@ -67,10 +72,13 @@ def command(asked: Sim2SimOptions) -> int:
 
         stage.watch(robot, policy, asked.command, asked.host, asked.port)
         return 0
-    if asked.video:
-        done = film(robot, policy, asked.command, asked.seconds, Path(asked.video))
-    else:
-        done = walk(robot, policy, asked.command, asked.seconds)
+
+    def go(each: Each = lambda step, obs: None) -> Walk | Followed:
+        if follows:
+            return follow(robot, policy, asked.seconds, each)
+        return walk(robot, policy, asked.command, asked.seconds, each)
+
+    done = film(robot, go, Path(asked.video)) if asked.video else go()
     found: dict[str, Any] = {"task": policy.card["task"], "policy": asked.policy, **done.summary()}
     if asked.video:
         found["video"] = asked.video
@@ -92,7 +100,31 @@ def _outside(asked: tuple[float, float, float], robot: Robot) -> str | None:
 
 
 def _show(found: dict[str, Any]) -> None:
+    console = Console()
+    console.print(_errors_table(found) if "command" not in found else _velocity_table(found))
+    if "command" in found and "velocity" not in found:
+        console.print(
+            f"velocities: not evaluated, as it never walked for more than {SETTLING_SECONDS:g} s after a start"
+        )
     fell = f", the first after {found['first_fall']:.2f} s" if found["falls"] else ""
+    console.print(f"falls: {found['falls']}{fell}")
+    console.print(f"mechanical power: {found['power']:.0f} W")
+    if "action_rate" in found:
+        console.print(f"action rate: {found['action_rate']:.4f} (mean squared change of the actions per control step)")
+    if "video" in found:
+        console.print(f"video: {found['video']}")
+
+
+def _errors_table(found: dict[str, Any]) -> Table:
+    table = Table(title=f"{found['task']}, {found['seconds']:g} s of its motion in plain MuJoCo")
+    table.add_column("mean error")
+    table.add_column("", justify="right")
+    for name, unit in ERRORS.items():
+        table.add_row(name.removeprefix("error_").replace("_", " "), f"{found[name]:.3f} {unit}")
+    return table
+
+
+def _velocity_table(found: dict[str, Any]) -> Table:
     table = Table(title=f"{found['task']}, {found['seconds']:g} s in plain MuJoCo")
     for heading in ("", "ahead m/s", "left m/s", "turning rad/s"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -100,13 +132,4 @@ def _show(found: dict[str, Any]) -> None:
     for key, name in rows.items():
         if key in found:
             table.add_row(name, *(f"{value:+.3f}" if key != "rms_error" else f"{value:.3f}" for value in found[key]))
-    console = Console()
-    console.print(table)
-    if "velocity" not in found:
-        console.print(
-            f"velocities: not evaluated, as it never walked for more than {SETTLING_SECONDS:g} s after a start"
-        )
-    console.print(f"falls: {found['falls']}{fell}")
-    console.print(f"mechanical power: {found['power']:.0f} W")
-    if "video" in found:
-        console.print(f"video: {found['video']}")
+    return table

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from warpsac.deploy.sim2sim.policy import Policy
+from warpsac.deploy.sim2sim.reference import Reference, matrix_of, read_reference
 from warpsac.envs.deploy_contract import Robot, Term
 from warpsac.errors import UserError
 
@@ -82,10 +83,14 @@ def _joints(count: int) -> str:
 class Simulated:
     """The robot of a contract in a MuJoCo scene."""
 
-    def __init__(self, model: Any, robot: Robot):
+    def __init__(self, model: Any, robot: Robot, reference: Reference | None = None):
         import mujoco
 
         self.model, self.robot, self.data = model, robot, mujoco.MjData(model)
+        self.reference = reference
+        self.errors: dict[str, float] = {}
+        """How far the robot was from its motion at the end of the last control step."""
+        self._lost, self._shown = False, None
         joints_there = {model.joint(i).name for i in range(model.njnt)}
         # Other scenes of the same robot usually have its names without the prefix.
         self._prefix = robot.prefix if joints_there.isdisjoint(robot.joints) else ""
@@ -103,25 +108,55 @@ class Simulated:
                 f"the scene's time step of {model.opt.timestep:g} s does not divide the control step "
                 f"of {1 / robot.control_hz:g} s"
             )
+        if robot.motion:
+            self._bodies = [self._id("body", name) for name in robot.motion.bodies]
+            self._anchor = self._id("body", robot.motion.anchor)
+            order = [self._id("joint", name) for name in robot.motion.joints]
+            self._clip_angles, self._clip_velocities = model.jnt_qposadr[order], model.jnt_dofadr[order]
         self._readers = [self._reader(term) for term in robot.observation]
         lags = [term.delay for term in robot.observation]
         # Newest first: the last action, and the gait's angles after it.
         self._actions: deque[np.ndarray] = deque(maxlen=max(lags, default=0) + 1)
         self._clocks: deque[np.ndarray] = deque(maxlen=max(lags, default=0) + 1)
 
-    def reset(self) -> None:
-        """Stand in the default pose at the origin."""
+    def reset(self, frame: int = 0) -> None:
+        """Stand in the default pose at the origin; with a motion: in this frame of it."""
         import mujoco
 
         mujoco.mj_resetData(self.model, self.data)
         start = self._root
         self.data.qpos[start : start + 7] = (0, 0, self.robot.base_height, 1, 0, 0, 0)
         self.data.qpos[self._angles] = self.robot.default_pose
-        self._drive(np.array(self.robot.default_pose))
+        if self.reference is not None:
+            self._take_pose(self.data, self.reference, frame)
+            self.reference.start(frame)
+        self._drive(self.data.qpos[self._angles])
         mujoco.mj_forward(self.model, self.data)
         self._actions.extendleft([np.zeros(len(self.robot.joints))] * (self._actions.maxlen or 1))
         clocks = np.array(self.robot.gait.start if self.robot.gait else ())
         self._clocks.extendleft([clocks] * (self._clocks.maxlen or 1))
+
+    def _take_pose(self, data: Any, reference: Reference, frame: int) -> None:
+        """Give the scene's data the pose and velocities of a frame."""
+        motion, clip, qpos, qvel = reference.motion, reference.clip, data.qpos, data.qvel
+        base, frame = motion.bodies.index(self.robot.base), min(frame, clip.frames - 1)
+        first, dof = self._root, self.model.body_dofadr[self.base]
+        qpos[first : first + 7] = np.concatenate([clip.body_pos_w[frame, base], clip.body_quat_w[frame, base]])
+        qvel[dof : dof + 3] = clip.body_lin_vel_w[frame, base]
+        # A free joint turns in its own frame.
+        qvel[dof + 3 : dof + 6] = matrix_of(clip.body_quat_w[frame, base]).T @ clip.body_ang_vel_w[frame, base]
+        qpos[self._clip_angles], qvel[self._clip_velocities] = clip.joint_pos[frame], clip.joint_vel[frame]
+
+    def reference_pose(self) -> Any:
+        """The motion's present frame as data of the scene, to draw it."""
+        import mujoco
+
+        assert self.reference is not None
+        if self._shown is None:
+            self._shown = mujoco.MjData(self.model)
+        self._take_pose(self._shown, self.reference, self.reference.frame)
+        mujoco.mj_kinematics(self.model, self._shown)
+        return self._shown
 
     def observe(self, command: np.ndarray) -> np.ndarray:
         """The observation [D], float32."""
@@ -144,6 +179,9 @@ class Simulated:
         if robot.sensors == "current":
             mujoco.mj_forward(self.model, self.data)
         self._actions.appendleft(np.array(action, np.float64))
+        if self.reference is not None:
+            self.errors, self._lost = self._compared(self.reference)
+            self.reference.advance()
         if robot.gait:
             clocks = self._clocks[0] + 2 * math.pi * robot.gait.frequency / robot.control_hz
             held = robot.gait.standing == "held" and np.linalg.norm(command) <= robot.gait.standing_below
@@ -162,8 +200,18 @@ class Simulated:
         bad = mujoco.mjtWarning
         if any(self.data.warning[i].number for i in (bad.mjWARN_BADQPOS, bad.mjWARN_BADQVEL, bad.mjWARN_BADQACC)):
             return True
+        if self.reference is not None:
+            return self._lost
         up, height = self.data.xmat[self.base, 8], self.data.xpos[self.base, 2]
         return not (up >= FALLEN_UP and height >= FALLEN_HEIGHT * self.robot.base_height)
+
+    def _compared(self, reference: Reference) -> tuple[dict[str, float], bool]:
+        """The distances from the motion's present frame, and whether the robot has fallen out of it."""
+        data = self.data
+        matrices = data.xmat[self._bodies].reshape(-1, 3, 3)
+        joints = data.qpos[self._clip_angles], data.qvel[self._clip_velocities]
+        errors = reference.errors(data.xpos[self._bodies], matrices, *joints)
+        return errors, reference.lost(data.xpos[self._anchor], self._matrix(self._anchor))
 
     @property
     def velocity(self) -> np.ndarray:
@@ -187,6 +235,9 @@ class Simulated:
         found = np.zeros(6)
         mujoco.mj_objectVelocity(self.model, self.data, mujoco.mjtObj.mjOBJ_XBODY, body, found, 1)
         return found
+
+    def _matrix(self, body: int) -> np.ndarray:
+        return self.data.xmat[body].reshape(3, 3)
 
     def _id(self, kind: str, name: str) -> int:
         try:
@@ -222,7 +273,17 @@ class Simulated:
             return lambda command: self._actions[term.delay]
         if term.name == "gait_phase":
             return lambda command: self._phase(term.delay, command)
+        if term.name.startswith("motion_"):
+            return lambda command: self._of_motion(term.name)
         return lambda command: command
+
+    def _of_motion(self, name: str) -> np.ndarray:
+        assert self.reference is not None
+        if name == "motion_command":
+            return self.reference.command
+        if name == "motion_anchor_pos_b":
+            return self.reference.anchor_position(self.data.xpos[self._anchor], self._matrix(self._anchor))
+        return self.reference.anchor_orientation(self._matrix(self._anchor))
 
     def _phase(self, delay: int, command: np.ndarray) -> np.ndarray:
         gait = self.robot.gait
@@ -245,8 +306,8 @@ def require_mujoco() -> None:
         raise UserError("needs mujoco: pip install 'warpsac[mujoco,export]'")
 
 
-def load_scene(policy: Policy, scene: Path | str | None = None) -> Simulated:
-    """The robot of an exported policy, in the scene exported with it or another one."""
+def load_scene(policy: Policy, scene: Path | str | None = None, motion: Path | str | None = None) -> Simulated:
+    """The robot of an exported policy, in the scene exported with it or another one; the same for its motion."""
     if policy.robot is None:
         reason = f"{policy.card['task']} has none, or it was exported with --without-robot"
         raise UserError(f"{policy.path}: carries no description of a robot: {reason}")
@@ -266,6 +327,15 @@ def load_scene(policy: Policy, scene: Path | str | None = None) -> Simulated:
     except ValueError as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}") from None
     try:
-        return Simulated(model, policy.robot)
+        return Simulated(model, policy.robot, _reference(policy, policy.robot, motion))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def _reference(policy: Policy, robot: Robot, motion: Path | str | None) -> Reference | None:
+    if robot.motion is None:
+        if motion is not None:
+            raise UserError(f"motion = {str(motion)!r}: the policy follows no motion: leave it out")
+        return None
+    path = Path(motion) if motion else policy.path.parent / robot.motion.files[0]
+    return read_reference(path, robot.motion, robot.control_hz)

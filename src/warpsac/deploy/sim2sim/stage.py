@@ -14,7 +14,8 @@ from warpsac.watch.viewer import session
 
 
 class Stage:
-    """The robot as the one environment that the viewer shows; an episode ends with a fall. There are no rewards."""
+    """The robot as the one environment that the viewer shows; an episode ends with a fall, or with the motion that is
+    followed. There are no rewards."""
 
     def __init__(self, robot: Simulated, task: str, command: Sequence[float]):
         self._robot, self._order = robot, np.array(command, np.float64)
@@ -44,10 +45,11 @@ class Stage:
 
     def recv(self) -> HostStep:
         fallen, last = self._robot.fallen, self._observation()
-        if fallen:
+        over = self._robot.reference is not None and self._robot.reference.over and not fallen
+        if fallen or over:
             self._robot.reset()
-        ended, no = np.array([fallen]), np.array([False])
-        result = StepResult(self._observation(), np.zeros(1, np.float32), ended, no, last, None)
+        ended, cut = np.array([fallen]), np.array([over])
+        result = StepResult(self._observation(), np.zeros(1, np.float32), ended, cut, last, None)
         return HostStep(result, None, 0)
 
     def get_state(self) -> None:
@@ -62,8 +64,10 @@ class Stage:
     def scene(self) -> Scene:
         return Scene(self._robot.model, self._robot.data)
 
-    def command(self) -> Command:
+    def command(self) -> Command | None:
         contract = self._robot.robot
+        if not contract.command_low:
+            return None
         return Command(self._order, np.array(contract.command_low), np.array(contract.command_high))
 
     def steer(self, value: np.ndarray) -> None:

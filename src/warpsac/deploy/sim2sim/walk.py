@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,8 @@ WIDTH, HEIGHT = 640, 480  # of videos
 SETTLING_SECONDS = 1.0  # after a start: not counted as tracking
 
 Act = Callable[[np.ndarray], np.ndarray]  # observation [D] -> action [A] in the simulator's own range
+Each = Callable[[int, np.ndarray], None]  # called before every control step: its number and the observation
+Done = TypeVar("Done")
 
 
 class Walk(NamedTuple):
@@ -27,6 +29,7 @@ class Walk(NamedTuple):
     command: np.ndarray  # [3]
     velocity: np.ndarray  # [steps, 3] at the end of each control step
     power: np.ndarray  # [steps], W
+    actions: np.ndarray  # [steps, A] as the policy gave them
     counted: np.ndarray  # bool [steps], not settling after a start
     fell_at: tuple[float, ...]  # seconds from the start
     control_hz: float
@@ -45,6 +48,8 @@ class Walk(NamedTuple):
             result["velocity"] = self.velocity[self.counted].mean(0).tolist()
             result["mean_error"] = error.mean(0).tolist()
             result["rms_error"] = np.sqrt(np.square(error).mean(0)).tolist()
+            change = np.diff(self.actions, axis=0)[self.counted[1:]]
+            result["action_rate"] = float(np.square(change).mean())
         return result
 
 
@@ -53,7 +58,7 @@ def walk(
     act: Act,
     command: Sequence[float],
     seconds: float,
-    each: Callable[[int, np.ndarray], None] = lambda step, obs: None,
+    each: Each = lambda step, obs: None,
 ) -> Walk:
     """Walk under one command; a fallen robot is put back on its feet and continues.
 
@@ -62,12 +67,14 @@ def walk(
     hz = robot.robot.control_hz
     order, steps, since_start = np.array(command, np.float64), max(1, round(seconds * hz)), 0
     velocity, power, counted = np.zeros((steps, 3)), np.zeros(steps), np.zeros(steps, bool)
+    actions = np.zeros((steps, len(robot.robot.joints)))
     fell_at = []
     robot.reset()
     for step in range(steps):
         obs = robot.observe(order)
         each(step, obs)
-        robot.step(act(obs), order)
+        actions[step] = act(obs)
+        robot.step(actions[step], order)
         since_start += 1
         velocity[step], power[step] = robot.velocity, robot.power
         counted[step] = since_start > SETTLING_SECONDS * hz
@@ -76,14 +83,16 @@ def walk(
             velocity[step], power[step], counted[step] = 0, 0, False  # they may be NaN
             robot.reset()
             since_start = 0
-    return Walk(order, velocity, power, counted, tuple(fell_at), hz)
+    return Walk(order, velocity, power, actions, counted, tuple(fell_at), hz)
 
 
 # --- pictures
 
 
-def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, path: Path) -> Walk:
-    """A walk and a video of it, at real-time speed. MUJOCO_GL must have been set (`prepare_to_draw`).
+def film(robot: Simulated, go: Callable[[Each], Done], path: Path) -> Done:
+    """What `go` does with the robot and a video of it, at real-time speed; a motion that it follows is a shadow there.
+
+    `go` calls what it is given before every control step. MUJOCO_GL must have been set (`prepare_to_draw`).
 
     Without shadows, reflections and antialiasing: ten times as fast on a machine without a GPU.
     """
@@ -104,11 +113,13 @@ def film(robot: Simulated, act: Act, command: Sequence[float], seconds: float, p
         def draw(step: int, obs: np.ndarray) -> None:
             if step % every == 0:
                 renderer.update_scene(robot.data, camera)
+                if robot.reference is not None:
+                    drawing.add_ghost(renderer.scene, model, robot.reference_pose())
                 for flag in (mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION):
                     renderer.scene.flags[flag] = False
                 target.append_data(renderer.render())
 
-        return walk(robot, act, command, seconds, draw)
+        return go(draw)
 
 
 def prepare_to_draw() -> None:

@@ -20,6 +20,7 @@ from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.host.vector_env import VectorEnvs, in_lockstep
 from warpsac.envs.kinds import call, kind_of, parameters
 from warpsac.envs.names import Target
+from warpsac.envs.overrides import Keywords
 from warpsac.errors import UserError
 
 RegistryEntry = gymnasium.envs.registration.EnvSpec
@@ -33,6 +34,14 @@ def registered_ids() -> list[str]:
 
 def _withdrawn(env_id: str) -> bool:
     return getattr(gymnasium.registry[env_id].entry_point, "__module__", None) == "gymnasium.envs"
+
+
+def settings_of(target: Target) -> Keywords:
+    """The keyword arguments of a registered id."""
+    entry = gymnasium.registry[target.id]
+    creator: Any = entry.entry_point or entry.vector_entry_point
+    creator = gymnasium.envs.registration.load_env_creator(creator) if isinstance(creator, str) else creator
+    return Keywords.of(creator, given=entry.kwargs, without=["render_mode", "num_envs"])
 
 
 def task_names() -> list[str]:

@@ -14,7 +14,7 @@ import os
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from warpsac.envs.host import mujoco_state, vector
 from warpsac.envs.host.single import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
+from warpsac.envs.overrides import Keywords
 from warpsac.errors import UserError
 
 CHECKOUT_VARIABLE = "WARPSAC_HUMANOIDBENCH"
@@ -50,7 +51,7 @@ def missing(config: EnvConfig) -> str | None:
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
     name = target.name
     checkout = find_checkout(config)
-    build = partial(build_single, name, str(checkout), config.episode_limit)
+    build = partial(build_single, name, str(checkout), config.episode_limit, target.overrides)
     first = build()
     packages = ["mujoco", "dm_control", "gymnasium"]
     plain = type(first.unwrapped.task).__module__.rpartition(".")[2] in PLAIN_TASKS
@@ -59,13 +60,26 @@ def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False)
     return made
 
 
-def build_single(name: str, checkout: str, episode_limit: int | None = None) -> Any:
+def settings_of(target: Target) -> Keywords:
+    """The keyword arguments of a task."""
+    import_checkout(find_checkout(EnvConfig()))
+    if target.name not in gymnasium.registry:
+        raise UserError(f"{target.name}: the checkout has no such task")
+    entry = gymnasium.registry[target.name]
+    task: Any = gymnasium.envs.registration.load_env_creator(str(entry.entry_point))
+    return Keywords.of(task, given=entry.kwargs, without=["render_mode"])
+
+
+def build_single(
+    name: str, checkout: str, episode_limit: int | None = None, changes: Mapping[str, Any] | None = None
+) -> Any:
     import_checkout(Path(checkout))
     if name not in gymnasium.registry:
         raise UserError(f"{name}: the checkout {checkout} has no such task")
     with own_global_random(np.random.RandomState(0)), contextlib.redirect_stdout(io.StringIO()):
         # Without a render mode it opens no window.
-        env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, render_mode=None)
+        settings = {"render_mode": None, **(changes or {})}
+        env = gymnasium.make(name, max_episode_steps=episode_limit, disable_env_checker=True, **settings)
     return HumanoidTask(env)
 
 

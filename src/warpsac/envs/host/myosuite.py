@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from warpsac.envs.host.mujoco_state import quiet
 from warpsac.envs.host.single import MujocoTask, in_process
 from warpsac.envs.host.vector import InProcessEnvs
 from warpsac.envs.names import Target
+from warpsac.envs.overrides import Keywords
 from warpsac.errors import UserError
 
 SUCCESS_KEY = "solved"
@@ -41,22 +43,41 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {"myo-reach-hard": {"far_th": 0.034}}
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> InProcessEnvs:
     name = target.name
-    build = partial(build_single, name, config.episode_limit)
+    build = partial(build_single, name, config.episode_limit, target.overrides)
     first = build()
     packages = ["myosuite", "myo-sim", "mujoco", "gymnasium"]
     restorable = _remembers_in_numbers(first)
     return in_process(name, first, build, num_envs, config, "myosuite", packages, [SUCCESS_KEY], _terms, restorable)
 
 
-def build_single(name: str, episode_limit: int | None = None) -> Any:
-    env_id, settings = BENCHMARK.get(name, name), AS_PUBLISHED.get(name, {})
+def build_single(name: str, episode_limit: int | None = None, changes: Mapping[str, Any] | None = None) -> Any:
+    settings = {**AS_PUBLISHED.get(name, {}), **(changes or {})}
     with quiet():
-        import myosuite  # noqa: F401  (registers the ids)
-
-        if env_id not in gymnasium.registry:
-            raise UserError(f"{name}: the installed myosuite has no task {env_id}")
-        env = gymnasium.make(env_id, max_episode_steps=episode_limit, disable_env_checker=True, **settings)
+        entry = _entry(name)
+        env = gymnasium.make(entry.id, max_episode_steps=episode_limit, disable_env_checker=True, **settings)
     return MujocoTask(env, {"task": env.unwrapped}, CAMERAS)
+
+
+def settings_of(target: Target) -> Keywords:
+    """The keyword arguments of a task, most of which go to its `_setup`."""
+    with quiet():
+        entry = _entry(target.name)
+        task: Any = gymnasium.envs.registration.load_env_creator(entry.entry_point)
+    given = {**entry.kwargs, **AS_PUBLISHED.get(target.name, {})}
+    return Keywords.of(task, *_setups(task), given=given, without=["render_mode"])
+
+
+def _setups(task: type) -> list[Any]:
+    return [vars(base)["_setup"] for base in task.__mro__ if "_setup" in vars(base)]
+
+
+def _entry(name: str) -> Any:
+    import myosuite  # noqa: F401  (registers the ids)
+
+    env_id = BENCHMARK.get(name, name)
+    if env_id not in gymnasium.registry:
+        raise UserError(f"{name}: the installed myosuite has no task {env_id}")
+    return gymnasium.registry[env_id]
 
 
 def _terms(env: Any) -> list[tuple[str, int]]:

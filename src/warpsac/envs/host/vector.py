@@ -239,8 +239,8 @@ class SeedEnvs:
         ))  # fmt: skip
         faults = np.array([step.faults for step in steps])
         events = tuple(f"{name}{line}" for name, step in zip(self._names, steps) for line in step.events)
-        named = steps[0].metrics
-        metrics = None if named is None else {name: np.stack([step.metrics[name] for step in steps]) for name in named}
+        measured = [step.metrics or {} for step in steps]
+        metrics = {name: np.stack([one[name] for one in measured]) for name in measured[0]} or None
         if all(step.restart is None for step in steps):
             return HostStep(result, None, faults, events, metrics)
         nothing = Restart(np.zeros(self.spec.num_envs, bool), np.zeros_like(steps[0].result.obs))

@@ -21,17 +21,20 @@ import numpy as np
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import mujoco_robots
+from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import Command, EnvSpec, Scene
-from warpsac.envs.deploy_contract import Deployment
+from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
-from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, load, randomizer
+from warpsac.envs.jax.playground_tasks import GOVERNED as GOVERNED
+from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
+from warpsac.envs.jax.playground_tasks import settings_of as settings_of
 from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.names import Target
 from warpsac.envs.observations import Groups, Layout, groups_of, layout_of
 from warpsac.errors import UserError
-from warpsac.types import Array, ObsViews, StepResult
+from warpsac.types import Array, ObsViews, StepResult, Symmetry
 
 
 class State(NamedTuple):
@@ -211,7 +214,7 @@ class PlaygroundEnvs:
 
 def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False) -> PlaygroundEnvs:
     name, impl = target.id, choose_impl(config.impl)
-    env = load(name, config, impl)
+    env = load(name, config, impl, target.overrides)
     randomized = randomizer(name, env, num_envs) if config.randomize else None
     return PlaygroundEnvs(name, env, impl, num_envs, config, randomized=randomized)
 
@@ -226,16 +229,37 @@ def of_own(task: str, env: Any, num_envs: int, config: EnvConfig) -> PlaygroundE
 
 def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """The robot of a task and its scene, for an exported policy; None for a task without one."""
-    task = target.id
-    if task not in ROBOTS:
+    if target.id not in ROBOTS:
         return None
     import mujoco
 
-    # Nothing is simulated, so no push ever happens.
-    env = load(task, dataclasses.replace(config, pushes=False), "jax").unwrapped
+    env = _unused(target, config)
+    assets = env._model_assets
+    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
+    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
+    return Deployment(_robot(target, env), mujoco_robots.scene_files(spec, env.mj_model, assets))
+
+
+def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
+    """How a task's observations and actions look in a mirror; None if it is not known."""
+    if target.id not in ROBOTS:
+        return None
+    env = _unused(target, config)
+    robot, model = _robot(target, env), env.mj_model
+    joints = mirrors.of_joints(model, robot)
+    parts = [(term.name, mirrors.of_term(model, term, robot, joints)) for term in robot.observation]
+    return mirrors.of_parts([*parts, *critic_parts(joints)], joints)
+
+
+def _unused(target: Target, config: EnvConfig) -> Any:
+    """An environment to look at: nothing is simulated, so no push ever happens."""
+    return load(target.id, dataclasses.replace(config, pushes=False), "jax", target.overrides).unwrapped
+
+
+def _robot(target: Target, env: Any) -> Robot:
     robot = mujoco_robots.describe_robot(
         *mujoco_robots.motors_of(env.mj_model),
-        ROBOTS[task],
+        ROBOTS[target.id],
         default_pose=np.asarray(env._default_pose, np.float64),
         base_height=float(env._init_q[2]),
         action_scale=env._config.action_scale,
@@ -243,11 +267,8 @@ def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment 
         command_range=_command_range(env._config),
     )
     if robot.joints != tuple(env.mj_model.joint(i).name for i in env.mj_model.actuator_trnid[:, 0]):
-        raise UserError(f"{task}: its actions are not in the order of its joints")
-    assets = env._model_assets
-    included = {name: text for name, text in assets.items() if name.endswith(".xml")}
-    spec = mujoco.MjSpec.from_string(Path(env.xml_path).read_text(), include=included, assets=assets)
-    return Deployment(robot, mujoco_robots.scene_files(spec, env.mj_model, assets))
+        raise UserError(f"{target.name}: its actions are not in the order of its joints")
+    return robot
 
 
 def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:

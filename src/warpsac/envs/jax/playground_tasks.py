@@ -10,7 +10,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,16 @@ from typing import Any
 import jax
 
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import overrides, symmetry
 from warpsac.envs.deploy_contract import Gait, Term
 from warpsac.envs.mujoco_robots import Sensing
+from warpsac.envs.names import Target
 from warpsac.errors import UserError
+from warpsac.types import Mirror
 
 MENAGERIE_VARIABLE = "WARPSAC_MENAGERIE"
+# Settings of a task's own config that are not for `task_config`: what to do instead.
+GOVERNED = {"impl": "use --env.impl", "push_config.enable": "use --env.pushes"}
 
 
 def import_playground() -> Any:
@@ -51,11 +56,22 @@ def task_names() -> list[str]:
     return [name for suite in (dm_control_suite, locomotion, manipulation) for name in suite.ALL_ENVS]
 
 
-def load(task: str, config: EnvConfig, impl: str) -> Any:
-    registry = import_playground().registry
+def settings_of(target: Target) -> Any:
+    """Playground's own settings of a task, changed as `task_config` says."""
+    return _settings_of(target.id, target.overrides)
+
+
+def _settings_of(task: str, changes: Mapping[str, Any] | None) -> Any:
     if task not in task_names():
         raise UserError(f"{task}: the installed MuJoCo Playground has no such task")
-    settings = registry.get_default_config(task)
+    settings = import_playground().registry.get_default_config(task)
+    overrides.apply(settings, changes or {}, task, GOVERNED)
+    return settings
+
+
+def load(task: str, config: EnvConfig, impl: str, changes: Mapping[str, Any] | None = None) -> Any:
+    """The environment of a task on the physics `impl`; `changes` of its own config, as in `Target.overrides`."""
+    settings = _settings_of(task, changes)
     if "push_config" in settings:
         settings.push_config.enable = config.pushes
     elif config.pushes:
@@ -184,3 +200,22 @@ _T1 = _sensing(
 )  # fmt: skip
 ROBOTS = {f"{name}Joystick{terrain}Terrain": sensing for name, sensing in (("G1", _G1), ("T1", _T1))
           for terrain in ("Flat", "Rough")}  # fmt: skip
+
+
+def critic_parts(joints: Mirror) -> tuple[tuple[str, Mirror], ...]:
+    """What the critic of these tasks sees after the actor's observation, part by part, and how each is mirrored."""
+    feet = ("left_foot", "right_foot")
+    return (
+        ("gyro", symmetry.ROTATION),
+        ("accelerometer", symmetry.VECTOR),
+        ("gravity", symmetry.VECTOR),
+        ("linvel", symmetry.VECTOR),
+        ("global_angvel", symmetry.ROTATION),
+        ("joint_angles", joints),
+        ("joint_vel", joints),
+        ("root_height", symmetry.NUMBER),
+        ("actuator_force", joints),
+        ("contact", symmetry.swapped(feet)),
+        ("feet_vel", symmetry.swapped_vectors(feet)),
+        ("feet_air_time", symmetry.swapped(feet)),
+    )

@@ -20,6 +20,7 @@ import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import overrides
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.host.gym import ISAAC_SETTINGS
 from warpsac.envs.names import Target
@@ -29,6 +30,13 @@ from warpsac.types import ObsViews
 
 ACTOR, CRITIC = "policy", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: IsaacLab's own action spaces have no bounds
+# Settings of a task's own config that are not for `task_config`: what to do instead.
+GOVERNED = {
+    "scene.num_envs": "use --env.num-envs",
+    "seed": "use --seeds",
+    "sim.device": "the learner's device is used",
+    "compute_final_obs": "always on",
+}
 PACKAGES = ["isaaclab", "isaacsim", "newton", "mujoco-warp", "warp-lang", "torch"]
 
 
@@ -39,7 +47,7 @@ class IsaacEnvs(TorchEnvs):
         device, task = learner_device(), target.name
         self._running = contextlib.ExitStack()
         with quietly():
-            self._env = _start(target.id, num_envs, str(device), config.episode_limit, self._running)
+            self._env = _start(target, num_envs, config.episode_limit, self._running)
             groups = self._env.reset(seed=0)[0]
         self._groups = [name for name in (ACTOR, CRITIC) if name in groups]
         if self._groups[:1] != [ACTOR] or not all(torch.is_tensor(groups[name]) for name in self._groups):
@@ -118,12 +126,19 @@ def task_names() -> list[str]:
     return [name for name, entry in gymnasium.registry.items() if ISAAC_SETTINGS in entry.kwargs]
 
 
-def _start(task: str, num_envs: int, device: str, limit: int | None, running: contextlib.ExitStack) -> Any:
+def settings_of(target: Target) -> Any:
+    """IsaacLab's own settings of a task, changed as `task_config` says."""
+    registered = find_id(target.id, task_names())
+    read = importlib.import_module("isaaclab_tasks.utils.parse_cfg").parse_env_cfg
+    settings = read(registered, device=str(learner_device()))
+    overrides.apply(settings, target.overrides, target.name, GOVERNED)
+    return settings
+
+
+def _start(target: Target, num_envs: int, limit: int | None, running: contextlib.ExitStack) -> Any:
     """Start the simulator and make the task's environments; what must be closed after them goes to `running`."""
-    registered = find_id(task, task_names())
-    settings = importlib.import_module("isaaclab_tasks.utils.parse_cfg").parse_env_cfg(
-        registered, device=device, num_envs=num_envs
-    )
+    task, settings = target.id, settings_of(target)
+    settings.scene.num_envs = num_envs
     if hasattr(settings, "compute_final_obs"):
         settings.compute_final_obs = True
     settings.seed = 0  # replaced at `start`
@@ -133,7 +148,7 @@ def _start(task: str, num_envs: int, device: str, limit: int | None, running: co
         with contextlib.redirect_stderr(io.StringIO()):  # a long report of what is said below in one line
             if hasattr(app := launch(), "launch_simulation"):
                 running.enter_context(app.launch_simulation(settings, {"headless": True}))
-            return gymnasium.make(registered, cfg=settings).unwrapped
+            return gymnasium.make(find_id(task, task_names()), cfg=settings).unwrapped
     except FileNotFoundError as error:
         missing = str(error).rpartition("/")[2]
         raise UserError(

@@ -17,13 +17,23 @@ import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import overrides
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.names import Target
 from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device, quietly
 from warpsac.errors import OtherSettings, UserError, in_a_line
 from warpsac.types import ObsViews
 
+# Arguments of its environments that are not for `task_config`: what to do instead.
+GOVERNED = {
+    "num_envs": "use --env.num-envs",
+    "obs_mode": "observations are states",
+    **dict.fromkeys(("sim_backend", "render_backend", "render_mode"), "chosen by warpsac"),
+}
 PACKAGES = ["mani_skill", "sapien", "torch"]
+
+
+REWARD = "normalized_dense"
 
 
 class ManiSkillEnvs(TorchEnvs):
@@ -37,7 +47,7 @@ class ManiSkillEnvs(TorchEnvs):
                 ", or install 'warpsac[cuda]' for a GPU",
             )
         with quietly():
-            self._env, limit = _build(target.id, num_envs, device.type == "cpu", render)
+            self._env, limit = _build(target, num_envs, device.type == "cpu", render)
             self._limit = config.episode_limit or limit
             obs_dim = self._env.reset(seed=0)[0].shape[1]
         space = self._env.single_action_space
@@ -102,20 +112,31 @@ def _registered() -> dict[str, Any]:
     return importlib.import_module("mani_skill.utils.registration").REGISTERED_ENVS
 
 
-def _build(task: str, num_envs: int, on_cpu: bool, render: bool) -> tuple[Any, int]:
-    """ManiSkill's own environments without its wrappers, and the step limit it registers for them."""
+def settings_of(target: Target) -> overrides.Keywords:
+    """The keyword arguments of a task's environments."""
+    entry = _entry(target.id)
+    return overrides.Keywords.of(entry.cls, given={**entry.default_kwargs, "reward_mode": REWARD})
+
+
+def _entry(task: str) -> Any:
     registered = _registered()
     if task not in registered:
         raise UserError(f"{task}: the installed ManiSkill has no such task")
-    entry = registered[task]
+    return registered[task]
+
+
+def _build(target: Target, num_envs: int, on_cpu: bool, render: bool) -> tuple[Any, int]:
+    """ManiSkill's own environments without its wrappers, and the step limit it registers for them."""
+    task, entry = target.id, _entry(target.id)
     settings = {
         "num_envs": num_envs,
         "obs_mode": "state",
-        "reward_mode": "normalized_dense",
+        "reward_mode": REWARD,
         "sim_backend": "physx_cpu" if on_cpu else "physx_cuda",
         "render_backend": "cpu" if on_cpu else "gpu",
         "render_mode": "rgb_array" if render else None,
     }
+    settings |= target.overrides
     try:
         return entry.make(**settings), int(entry.max_episode_steps)
     except Exception as error:

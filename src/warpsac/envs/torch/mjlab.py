@@ -1,16 +1,13 @@
 """MJLab: MuJoCo-Warp on torch tensors. From 1.3 on ended episodes are reset here, so their last observation is
 kept; 1.2, the version of the published runs, resets by itself and drops it (see `base`).
 
-The stored observation is the actor's group followed by the critic's; the critic sees both. Tasks of other packages,
-such as unitree_rl_mjlab's, are found once they are installed.
+The stored observation is the actor's group followed by the critic's; the critic sees both. `mjlab_tasks` finds tasks
+by name.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
-from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -22,17 +19,19 @@ from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
 from warpsac.envs.names import Target
-from warpsac.envs.torch import mjlab_motion, mjlab_robots
-from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device, quietly
+from warpsac.envs.torch import mjlab_motion, mjlab_robots, mjlab_symmetry
+from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, episode_seconds, learner_device
+from warpsac.envs.torch.mjlab_tasks import GOVERNED as GOVERNED  # these three belong to a family's module
+from warpsac.envs.torch.mjlab_tasks import settings_of as settings_of
+from warpsac.envs.torch.mjlab_tasks import task_names as task_names
+from warpsac.envs.torch.mjlab_tasks import without_tables
 from warpsac.errors import UserError
-from warpsac.types import ObsViews
+from warpsac.types import ObsViews, Symmetry
 
 ACTOR, CRITIC = "actor", "critic"
 ACTION_LIMIT = 1.0  # where env.action_limit gives none: MJLab's own action spaces have no bounds
 TERRAIN = ("terrain_levels", "terrain_types")  # row and column of each robot on rough terrain
 PACKAGES = ["mjlab", "mujoco", "mujoco-warp", "warp-lang", "torch", "unitree_rl_mjlab"]
-# Packages with tasks that MJLab does not find by itself: distribution -> module that registers them.
-TASK_PACKAGES = {"unitree_rl_mjlab": "src.tasks"}
 # A step is a thousand small operations, which the host can barely launch as fast as a GPU runs them: each is faster
 # without autograd. Tensors made in this mode may only be changed in it, so everything that changes them is marked.
 _INFERENCE = torch.inference_mode()
@@ -54,12 +53,14 @@ class MjlabEnvs(TorchEnvs):
         self.notes = _choose_groups(task, settings, cameras, config.cameras)
         if self.resets_itself:
             self.notes += (LOSES_LAST,)
-        with _without_tables():
+        if render:
+            _draw_quickly(settings)
+        with without_tables():
             from mjlab.envs import ManagerBasedRlEnv
 
             self._env: Any = ManagerBasedRlEnv(settings, str(device), render_mode="rgb_array" if render else None)
         self._motion: Any = None if motion is None else self._env.command_manager.get_term(motion)
-        self._measures = False
+        self._evaluates = False
         self._groups = [ACTOR, *(cameras if config.cameras else []), CRITIC]
         sizes = {name: int(np.prod(self._env.observation_manager.group_obs_dim[name])) for name in self._groups}
         limit = config.action_limit or ACTION_LIMIT
@@ -82,15 +83,20 @@ class MjlabEnvs(TorchEnvs):
         super().__init__(spec, device)
 
     def for_evaluation(self) -> None:
+        """Stay at a curriculum's first stage, and every robot where it is on rough terrain, so that results compare."""
+        self._evaluates = True
+        if self._env.scene.terrain is not None:
+            self._env.scene.terrain.update_env_origins = lambda *_: None
         if self._motion is not None:
             mjlab_motion.start_at_the_beginning(self._motion)
-            self._measures = True
 
     @_INFERENCE
     def start(self, seed: int) -> Tensor:
+        if self._evaluates:
+            self.set_progress(1)  # not 0: 1.2 has no stage before the first step
         if self._motion is not None:
             self._motion.start_again()
-        with _without_tables():
+        with without_tables():
             return self._observation(self._env.reset(seed=seed)[0])
 
     @_INFERENCE
@@ -118,10 +124,12 @@ class MjlabEnvs(TorchEnvs):
 
     @_INFERENCE
     def step(self, action: Tensor) -> TorchStep:
+        if self._evaluates:
+            self.set_progress(0)  # and 1 when episodes that end now start again
         obs, reward, terminated, truncated, _ = self._env.step(action)
         if self._motion is None:
             return TorchStep(self._observation(obs), reward, terminated, truncated)
-        metrics = mjlab_motion.errors_of(self._motion) if self._measures else None
+        metrics = mjlab_motion.errors_of(self._motion) if self._evaluates else None
         return TorchStep(self._observation(obs), reward, terminated, truncated | self._motion.over, metrics=metrics)
 
     @_INFERENCE
@@ -153,7 +161,13 @@ class MjlabEnvs(TorchEnvs):
         robot = mjlab_robots.robot_of(self._env, self._groups[:-1])
         if robot is None:
             return None
-        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env))
+        clips = mjlab_motion.exported(self._motion.cfg.clips) if robot.motion else {}
+        return Deployment(robot, None if robot.obstacle else mjlab_robots.scene_of(self._env), clips)
+
+    @_INFERENCE
+    def symmetry(self) -> Symmetry | None:
+        self.start(0)
+        return mjlab_symmetry.symmetry_of(self._env, self._groups)
 
     def close(self) -> None:
         self._env.close()
@@ -169,30 +183,23 @@ def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment 
         return made.deployment(steps)
 
 
-def task_names() -> list[str]:
-    """All that is registered with MJLab: its own tasks, and those of installed packages."""
-    with _without_tables():
-        importlib.import_module("mjlab.tasks")
-        registry = importlib.import_module("mjlab.tasks.registry")
-        for distribution, module in TASK_PACKAGES.items():
-            if installed_versions([distribution]):
-                importlib.import_module(module)
-    return list(registry.list_tasks())
+def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
+    """How a task's observations and actions look in a mirror; None where its actions are not joint targets."""
+    with contextlib.closing(MjlabEnvs(target, 1, config)) as made:
+        return made.symmetry()
 
 
-def settings_of(target: Target) -> Any:
-    """MJLab's own settings of a task."""
-    task, known = target.id, task_names()
-    registry = importlib.import_module("mjlab.tasks.registry")
-    if task in known:
-        return registry.load_env_cfg(task)
-    if task.startswith("Unitree-"):
-        raise UserError(
-            f"{task} is a task of unitree_rl_mjlab, for mjlab 1.2.0: install a checkout with pip install -e"
-        )
-    raise UserError(
-        f"{task}: the installed mjlab {metadata.version('mjlab')} has no such task; it has {', '.join(known)}"
-    )
+def _draw_quickly(settings: Any) -> None:
+    """Without shadows, reflections and antialiasing: twenty times as fast on a machine without a GPU."""
+    settings.viewer.enable_shadows = settings.viewer.enable_reflections = False
+    given = settings.scene.spec_fn
+
+    def without_antialiasing(spec: Any) -> None:
+        if given is not None:
+            given(spec)
+        spec.visual.quality.offsamples = 0
+
+    settings.scene.spec_fn = without_antialiasing
 
 
 def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -> tuple[str, ...]:
@@ -209,16 +216,3 @@ def _choose_groups(task: str, settings: Any, cameras: list[str], wanted: bool) -
     sensors = settings.scene.sensors or ()
     settings.scene.sensors = tuple(one for one in sensors if type(one).__name__ != "CameraSensorCfg")
     return (f"observations: {' and '.join(cameras)} left out, as in the published runs; --env.cameras adds the pixels",)
-
-
-@contextlib.contextmanager
-def _without_tables() -> Iterator[None]:
-    """Quietly, and without a line for each of a hundred kernels, now and later."""
-    import warp
-
-    settings: Any = warp.config
-    settings.quiet = True
-    if hasattr(warp, "LOG_WARNING"):
-        settings.log_level = warp.LOG_WARNING
-    with quietly():
-        yield

@@ -12,16 +12,16 @@ import dataclasses
 import functools
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from warpsac.envs.motion import ARRAYS, Clip, clip_files, joined, read_clips
+from warpsac.envs.motion import ARRAYS, ERRORS, Clip, clip_files, joined, read_clips
 from warpsac.errors import UserError
 
 Tensor = Any  # torch.Tensor
-ERRORS = ("anchor_pos", "anchor_rot", "body_pos", "body_rot", "joint_pos", "joint_vel")  # shown by an evaluation
 
 
 def command_of(settings: Any) -> str | None:
@@ -36,10 +36,11 @@ def follow(task: str, settings: Any, motion: str | None) -> str | None:
         if motion is not None:
             raise UserError(f"env.motion = {motion!r}: {task} follows no motion: leave it out")
         return None
-    if motion is None:
-        raise UserError(f"{task}: follows a recorded motion: name a clip, or a folder of clips, with --motion clip.npz")
+    motion = motion or settings.commands[name].motion_file or None  # a task may name its own
     if not hasattr(settings, "auto_reset") or not hasattr(settings.commands[name], "sampling_mode"):
         raise UserError(f"{task}: motion tracking needs mjlab 1.6 or newer")
+    if motion is None:
+        raise UserError(f"{task}: follows a recorded motion: name a clip, or a folder of clips, with --motion clip.npz")
     command = settings.commands[name]
     spec = settings.scene.entities[command.entity_name].spec_fn()
     joints = sum(joint.type.name != "mjJNT_FREE" for joint in spec.joints)
@@ -50,7 +51,7 @@ def follow(task: str, settings: Any, motion: str | None) -> str | None:
     # MJLab reads it with numpy, which takes an open file too.
     values["motion_file"] = str(clip_files(motion)[0]) if len(clips) == 1 else _in_memory(joined(clips))
     lengths = tuple(clip.frames for clip in clips)
-    settings.commands[name] = own(**values, clip_lengths=lengths)
+    settings.commands[name] = own(**values, clips=tuple(map(str, clip_files(motion))), clip_lengths=lengths)
     return name
 
 
@@ -64,7 +65,7 @@ def start_at_the_beginning(command: Any) -> None:
 
 def errors_of(command: Any) -> dict[str, Tensor]:
     """How far each robot was from its reference in the last step."""
-    return {f"error_{name}": command.metrics[f"error_{name}"].clone() for name in ERRORS}
+    return {name: command.metrics[name].clone() for name in ERRORS}
 
 
 def sampling_of(command: Any) -> dict[str, np.ndarray]:
@@ -75,6 +76,13 @@ def sampling_of(command: Any) -> dict[str, np.ndarray]:
 def take_up_sampling(command: Any, failures: np.ndarray) -> None:
     if failures.shape == tuple(command.bin_failed_count.shape):  # else the motion is another one
         command.bin_failed_count = torch.as_tensor(failures, device=command.bin_failed_count.device)
+
+
+def exported(clips: Sequence[str]) -> dict[str, bytes]:
+    """The files of the clips by the names that they have next to an exported policy."""
+    if len(clips) == 1:
+        return {"motion.npz": Path(clips[0]).read_bytes()}
+    return {f"motion/{Path(clip).name}": Path(clip).read_bytes() for clip in clips}
 
 
 def _in_memory(clip: Clip) -> io.BytesIO:
@@ -129,6 +137,7 @@ def _classes() -> tuple[Any, Any]:
 
     @dataclasses.dataclass(kw_only=True)
     class ClipsCommandCfg(MotionCommandCfg):
+        clips: tuple[str, ...]
         clip_lengths: tuple[int, ...]
 
         def build(self, env: Any) -> ClipsCommand:

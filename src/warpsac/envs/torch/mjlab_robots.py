@@ -8,6 +8,7 @@ function: a program on a robot has to provide it. The gait of unitree_rl_mjlab i
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from warpsac.envs import mujoco_robots
-from warpsac.envs.deploy_contract import Gait, Robot, SceneFiles, Term, rounded
+from warpsac.envs.deploy_contract import Gait, Motion, Robot, SceneFiles, Term, rounded
 from warpsac.envs.mujoco_robots import Gains, Sensing
+from warpsac.envs.torch import mjlab_motion
 
 OBSERVATIONS = "mjlab.envs.mdp.observations"
+TRACKING = "mjlab.tasks.tracking.mdp.observations"
 # A clock of one angle that starts at zero; both numbers are zero under a command shorter than this.
 UNITREE_PHASE = "src.tasks.velocity.mdp.observations.phase"
 UNITREE_STANDING = 0.1
@@ -51,7 +54,7 @@ def robot_of(env: Any, groups: Sequence[str]) -> Robot | None:
     robot = mujoco_robots.describe_robot(
         driven.joints,
         gains,
-        Sensing(driven.base, observation, _gait(env, groups)),
+        Sensing(driven.base, observation, _gait(env, groups), _motion(env, driven)),
         default_pose=driven.offset,
         base_height=float(_numbers(driven.entity.data.default_root_state)[2]),
         action_scale=driven.scale,
@@ -61,6 +64,23 @@ def robot_of(env: Any, groups: Sequence[str]) -> Robot | None:
     )
     # MJLab updates its sensors before it observes.
     return dataclasses.replace(robot, sensors="current", disturbances=_disturbances(env))
+
+
+def _motion(env: Any, driven: Driven) -> Motion | None:
+    """The clips of a task that follows a motion of the driven robot."""
+    name = mjlab_motion.command_of(env.cfg)
+    command = None if name is None else env.command_manager.get_term(name)
+    if command is None or command.robot is not driven.entity:
+        return None
+    files = mjlab_motion.exported(command.cfg.clips)
+    return Motion(
+        files=tuple(files),
+        sha256=tuple(hashlib.sha256(content).hexdigest() for content in files.values()),
+        joints=tuple(driven.entity.joint_names),
+        bodies=tuple(driven.entity.body_names),
+        anchor=command.cfg.anchor_body_name,
+        tracked=tuple(command.cfg.body_names),
+    )
 
 
 def scene_of(env: Any) -> SceneFiles:
@@ -152,7 +172,12 @@ def _meaning(env: Any, settings: Any, size: int, driven: Driven) -> tuple[str, s
         case "last_action":
             return ("last_action", "") if size == len(driven.joints) else None
         case "generated_commands":
-            return ("velocity_commands", "") if _is_velocity(env, settings.params["command_name"]) else None
+            command = settings.params["command_name"]
+            if command == mjlab_motion.command_of(env.cfg):
+                return "motion_command", ""
+            return ("velocity_commands", "") if _is_velocity(env, command) else None
+        case path if path in (f"{TRACKING}.motion_anchor_pos_b", f"{TRACKING}.motion_anchor_ori_b"):
+            return path.rpartition(".")[2], ""
         case "builtin_sensor":
             return _sensor(env.sim.mj_model, settings.params["sensor_name"], driven)
         case "projected_gravity_from_sensor":
