@@ -119,6 +119,7 @@ def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
 OTHER_VALUES: dict[str, Any] = {
     "env.episode_limit": 30, "env.workers": 3,
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
+    "env.success_key": "solved", "env.actor_obs": ("a", "b"), "env.critic_obs": ("c",),
     "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder", "env.humanoidbench": "folder",
     "env.motion": "/clips/walk.npz",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
@@ -333,7 +334,7 @@ def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("Own-v0 fits: warpsac train Own-v0\n")
     assert main("check-env", "CartPole-v1") == 1
     assert capsys.readouterr().out == (
-        "problem  CartPole-v1: action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
+        "problem  action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
     )
 
 
