@@ -76,7 +76,7 @@ def test_failing_and_interrupted_cells(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, output = run_bench(suite, out, "--tasks", "bench_envs:Broken-v0", "--retries", "1")
     assert code == 1, output
-    reason = "environment 0 failed 10 times in a row"
+    reason = "failed 10 times in a row"
     for seeds, line in (
         ("seeds 1 2", "failed (try 1 of 2)"),  # then one by one
         ("seed 1", "failed (try 2 of 2)"),

@@ -119,11 +119,13 @@ def _fields(config: Any, prefix: str = "") -> dict[str, Any]:
 OTHER_VALUES: dict[str, Any] = {
     "env.episode_limit": 30, "env.workers": 3,
     "seeds": (3, 4), "out": "elsewhere", "name": "mine", "stop_at": 77, "time_budget": 9.5,
+    "env.success_key": "solved", "env.actor_obs": ("a", "b"), "env.critic_obs": ("c",),
     "env.action_limit": 2.5, "env.impl": "jax", "env.menagerie": "folder", "env.humanoidbench": "folder",
     "env.motion": "/clips/walk.npz",
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "learner.schedule": "shared",
+    "learner.symmetry": "auto", "learner.action_rate_weight": 0.5,
     "checkpoint.replay": "never",
     "log.wandb_project": "project", "ppo.rollout_steps": 72, "ppo.minibatches": 9, "ppo.compute": "bfloat16",
     "ppo.actor_hidden": (7, 8), "ppo.critic_hidden": (9,), "ppo.entropy_weight": 0.5, "ppo.desired_kl": 0.5,
@@ -333,7 +335,7 @@ def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.endswith("Own-v0 fits: warpsac train Own-v0\n")
     assert main("check-env", "CartPole-v1") == 1
     assert capsys.readouterr().out == (
-        "problem  CartPole-v1: action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
+        "problem  action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
     )
 
 

@@ -201,7 +201,8 @@ def test_tasks_of_another_package_are_found(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("task", [FLAT, ROUGH])
 def test_evaluations_stay_at_the_first_stage(task: str) -> None:
     """The first reset of a process too, which 1.2 makes before any stage; robots keep their place on the terrain."""
-    made: Any = registry.make(task, 2)
+    made: Any = registry.make(task, 2, seed=3)
+    assert torch.initial_seed() == 3  # what it drew while it was made
     env = made._envs._env
     twist = env.command_manager.get_term("twist")
     first_stage = env.cfg.curriculum["command_vel"].params["velocity_stages"][0]

@@ -222,6 +222,9 @@ def test_a_task_that_a_package_adds_to_playground(stranger: Path) -> None:
     assert target.family == "playground"
     assert registry.make_jax(target, 2).spec.action_dim == 1
     assert names.lookup("mujoco_playground:CartpoleBalance").name == "CartpoleBalance"
+    from mujoco_playground._src import dm_control_suite
+
+    del dm_control_suite._envs["StrangePole"]  # for the tests that follow
 
 
 def test_tasks_lists_what_a_module_registers(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:

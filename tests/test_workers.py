@@ -19,7 +19,7 @@ import pytest
 from runs import assert_same_run, rows_of, state_of, tiny
 from warpsac import cli
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 from warpsac.envs.contract import HostEnv, HostStep, SimulatorFailed
 from warpsac.envs.host import gym, spread
 from warpsac.envs.host.vector import InProcessEnvs, SeedEnvs, reset_seed
@@ -445,6 +445,7 @@ def test_a_module_beside_the_program_is_found_by_workers(tmp_path: Path, monkeyp
         "import gymnasium, runs\ngymnasium.register('Worked-v0', runs.OwnPoint, max_episode_steps=9)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+    modules.use(["worker_robot"])
     assert where("worker_robot:Worked-v0", workers=2) == "2 worker processes (env.workers = 2)"
 
 
@@ -482,7 +483,7 @@ SCRIPT = """
 import sys
 print("main", flush=True)
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import registry
+from warpsac.envs import modules, registry
 import breaking, gymnasium, numpy as np
 gymnasium.register("Hangs-v0", "breaking:Breaking", max_episode_steps=25, kwargs={"how": "hang", "step": 2})
 made = registry.make_sets(sys.argv[1], 2, 1, EnvConfig(workers=2))

@@ -292,6 +292,8 @@ def _task_config(words: list[str]) -> tuple[dict[str, Words], list[str]]:
     current: Words | None = None
     for word in words:
         option = re.fullmatch(r"--task[-_]config\.([^=]+)(=(.*))?", word, re.DOTALL)
+        if word in ("--task-config", "--task_config"):
+            raise UserError("--task-config: names a setting of the task's own config: --task-config.PATH VALUE")
         if option:
             current = changes[option[1]] = Words([option[3]] if option[2] else [])
         elif current is not None and not re.match(r"-(?![\d.]|inf)", word):

@@ -2,7 +2,8 @@
 
 contract         EnvSpec, HostEnv, JaxEnv: all that the rest of the package knows about a simulator
 observations     named parts of an observation -> one stored vector; kinds: what a user's object is
-registry         task name -> family -> environments; simulators are imported only when needed
+names            task name -> family, in whichever registry holds it; modules: which of them may be imported
+registry         family -> environments, and the settings of a task; simulators are imported only when needed
 overrides        changes of a task's own config (`task_config`); setting_types: what a setting may be
 tasks            the table of benchmark tasks; published: the published results on them
 task_list, check `warpsac tasks` and `warpsac check-env`; findings: what it says

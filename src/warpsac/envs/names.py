@@ -296,6 +296,12 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
     return Target(name, kind, None, factory)
 
 
+def _makers(module: Any) -> list[str]:
+    """The classes and functions that a module defines."""
+    found = vars(module).items() if module is not None else ()
+    return [name for name, value in found if callable(value) and getattr(value, "__module__", "") == module.__name__]
+
+
 def _unknown(name: str, simulator: str | None) -> UserError:
     module, _, bare = name.rpartition(":")
     prefix = f"{module}:" if module else ""
@@ -306,7 +312,9 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         hint = f"did you mean {' or '.join(prefix + one for one in near)}?" if near else listed
         return UserError(f"unknown task '{name}' of simulator {simulator}: {hint}")
     others = _family("gymnasium").registered_ids() + [known for family in SUITES for known in suite_names(family)]
-    near = [f"{prefix}{one}" for one in suggestions(bare, others)]
+    # In a module what it defines itself is meant more likely.
+    near = suggestions(bare, _makers(sys.modules.get(module)), others_only=True) or suggestions(bare, others)
+    near = [f"{prefix}{one}" for one in near]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     if not near and not module:
         hint += "; a module that registers it is named as `my_package:Task-Id`"

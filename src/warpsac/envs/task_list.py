@@ -77,30 +77,44 @@ def command(asked: TasksOptions) -> int:
         for name in found:
             print(f"  {name}")
     if not tasks and not others:
-        print("nothing: no task is registered" + (f" by {', '.join(asked.module)}" if asked.module else ""))
+        by = f" by {asked.module[0]}; a class or function of it is named as {asked.module[0]}:make_env"
+        print(f"no task is registered{by if asked.module else ''}")
     return 0
 
 
 def _others(asked: TasksOptions, listed: set[str]) -> dict[str, list[str]]:
     """Tasks outside the benchmark by family: all of a simulator, or those that the modules register."""
-    if not asked.module:
-        family = asked.simulator
-        if family is None or obstacle(family, asked.env) is not None:
-            return {}
-        known = suite_names(family) if family in SUITES and family not in names.REGISTRIES else _registered(family)
-        found = {family: [name for name in known if name not in listed]}
+    if asked.module:
+        found = _added(asked)
+    elif asked.simulator is None or obstacle(asked.simulator, asked.env) is not None:
+        return {}
     else:
-        families = [asked.simulator] if asked.simulator else list(names.REGISTRIES)
-        # A simulator is imported before the modules only if it was asked for: theirs will be.
-        before = {family: set(_registered(family) if asked.simulator else ()) for family in families}
-        stored = {name for family in SUITES for name in suite_names(family)} | set(_registered("gymnasium"))
-        modules.use(asked.module)
-        loaded = [family for family in families if names.REGISTRIES.get(family, "gymnasium") in sys.modules]
-        after = {family: set(_registered(family)) - before[family] for family in loaded}
-        found = {family: sorted(after[family] - (set() if asked.simulator else stored)) for family in loaded}
-        prefix = asked.module[0].partition(":")[0]
-        found = {family: [f"{prefix}:{name}" for name in added] for family, added in found.items()}
+        family = asked.simulator
+        stored = family in SUITES and family not in names.REGISTRIES
+        found = {family: [n for n in (suite_names(family) if stored else _registered(family)) if n not in listed]}
     return {family: sorted(added) for family, added in found.items() if added}
+
+
+def _added(asked: TasksOptions) -> dict[str, list[str]]:
+    """What the modules add to the registries. A simulator that was not asked for is imported by them only: what it
+    brings along itself is then known by its names."""
+    families = [asked.simulator] if asked.simulator else list(names.REGISTRIES)
+
+    def registries() -> dict[str, set[str]]:
+        here = [one for one in families if asked.simulator or names.REGISTRIES[one] in sys.modules | {"gymnasium": 0}]
+        return {family: set(_registered(family)) for family in here}
+
+    before, brought = registries(), {name for family in SUITES for name in suite_names(family)}
+    modules.use(asked.module)
+    prefix = asked.module[0].partition(":")[0]
+    return {
+        family: [
+            f"{prefix}:{name}"
+            for name in after - before.get(family, brought)
+            if family in before or not name.startswith(tuple(names.PREFIXES))
+        ]
+        for family, after in registries().items()
+    }
 
 
 def _registered(family: str) -> list[str]:

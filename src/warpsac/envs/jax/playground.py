@@ -225,6 +225,8 @@ def of_own(task: str, env: Any, num_envs: int, config: EnvConfig) -> PlaygroundE
     impl = "warp" if "warp" in str(getattr(env.mjx_model, "impl", "")).lower() else "jax"
     if impl == "warp" and jax.default_backend() != "gpu":
         raise UserError("made on MuJoCo-Warp, which needs a GPU: make it with impl = 'jax' in its config")
+    if config.success_key is not None:
+        raise UserError(f"env.success_key = '{config.success_key}': the success of an MjxEnv is not read")
     return PlaygroundEnvs(task, env, impl, num_envs, config, family="jax")
 
 

@@ -34,6 +34,7 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
+from warpsac.envs.deploy_contract import rounded
 from warpsac.envs.drawing import Picture
 from warpsac.envs.observations import Sizes
 from warpsac.errors import UserError
@@ -167,7 +168,7 @@ class BraxEnv:
         self.declared: Sizes | None = None  # its observation_size would run a reset, uncompiled
         self.bounds = bounds_of(-1.0, 1.0, whole(made.action_size, "action_size"))
         self.limit = config.episode_limit or DEFAULT_LIMIT
-        self.control_hz = 1.0 / float(made.dt) if hasattr(made, "sys") else None
+        self.control_hz = rounded(1.0 / float(made.dt)) if hasattr(made, "sys") else None
         self.versions = installed_versions(["brax"])
         self._picture: Picture | None = None
 
@@ -216,7 +217,7 @@ class GymnaxEnv:
         self._shape = tuple(space.shape)
         self.bounds = bounds_of(space.low, space.high, math.prod(self._shape))
         step = getattr(params, "dt", None)
-        self.control_hz = None if step is None else _rate(1.0 / float(step))
+        self.control_hz = None if step is None else _rate(rounded(1.0 / float(step)))
         self.versions = installed_versions(["gymnax"])
 
     def reset(self, key: Array) -> tuple[Any, Any]:
