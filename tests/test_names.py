@@ -101,6 +101,21 @@ def test_no_command_imports_what_only_a_run_folder_names(
     assert not (stranger / "called").exists()
 
 
+def test_the_line_that_refuses_a_function_names_all_that_it_needs(
+    stranger: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
+) -> None:
+    run = run_of(stranger / "runs", "stranger_robot:make_env")
+    assert main(["eval", str(run)]) == 2
+    assert "add --module stranger_robot:make_env (" in capsys.readouterr().err
+    assert not (stranger / "imported").exists()
+
+
+@pytest.mark.parametrize("module", ["stranger_robot.py", "./stranger_robot", "", "stranger_robot:inner"])
+def test_what_is_no_name_of_a_module(stranger: Path, module: str) -> None:
+    with pytest.raises(UserError, match=f"'{module}' is no name of a module: write it as in an import"):
+        names.lookup(f"{module}:make_env")
+
+
 def test_a_named_module_is_imported_and_still_calls_nothing(
     stranger: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
 ) -> None:
@@ -234,7 +249,7 @@ def test_tasks_lists_what_a_module_registers(stranger: Path, capsys: pytest.Capt
     listed = json.loads(capsys.readouterr().out)
     assert {"name": "cheetah-run", "family": "dmc"} in listed
     assert main(["tasks", "--module", "no_such_module"]) == 2
-    assert "cannot import module 'no_such_module'" in capsys.readouterr().err
+    assert "warpsac: cannot import module 'no_such_module'" in capsys.readouterr().err
 
 
 def test_profiles_of_own_environments() -> None:

@@ -58,5 +58,6 @@ class TrainingStopped(Exception):
 
 
 def in_a_line(error: BaseException) -> str:
-    """An exception from other code as one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
+    """An exception as one line, with its type if it is from other code."""
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"  # the former says it all
+    return " ".join(text.split()).removesuffix(":")

@@ -48,15 +48,18 @@ def use(names: Iterable[str], search_here: bool = True) -> None:
 
 def load(module: str, name: str) -> ModuleType:
     """The module of the task `name`; a UserError that says how to allow it, unless the user has."""
+    _require_module_name(module, f"task '{name}': ")
     if module in _named:
         return _import(module, name)
     if module in sys.modules:  # nothing is imported
         return sys.modules[module]
     if _remembered(name) or _confirmed(name, f"the module '{module}'"):
         return _import(module, name)
+    # A class or function of the module is called as well; a task's id mostly is no identifier.
+    allowed = name if name.rpartition(":")[2].isidentifier() else module
     raise UserError(
         f"task '{name}': imports the module '{module}', which you have not named: if you trust it, add "
-        f"--module {module} (from Python: import it first)"
+        f"--module {allowed} (from Python: import it first)"
     )
 
 
@@ -157,8 +160,20 @@ def _confirmed(name: str, what: str) -> bool:
     return True
 
 
+def _require_module_name(module: str, what: str) -> None:
+    """Refuse paths and the like, whose import errors explain nothing."""
+    words = module.split(".")
+    if words[-1] == "py" or not all(word.isidentifier() for word in words):
+        raise UserError(
+            f"{what}'{module}' is no name of a module: write it as in an import, my_package or my_package.my_module "
+            "(the current folder is searched too)"
+        )
+
+
 def _import(module: str, name: str) -> ModuleType:
+    what = f"task '{name}': " if ":" in name else ""
+    _require_module_name(module, what)
     try:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
-        raise UserError(f"task '{name}': cannot import module '{module}' ({in_a_line(error)})") from error
+        raise UserError(f"{what}cannot import module '{module}' ({in_a_line(error)})") from error
