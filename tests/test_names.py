@@ -110,7 +110,7 @@ def test_the_line_that_refuses_a_function_names_all_that_it_needs(
     assert not (stranger / "imported").exists()
 
 
-@pytest.mark.parametrize("module", ["stranger_robot.py", "./stranger_robot", "", "stranger_robot:inner"])
+@pytest.mark.parametrize("module", ["stranger_robot.py", "./stranger_robot", "stranger_robot:inner"])
 def test_what_is_no_name_of_a_module(stranger: Path, module: str) -> None:
     with pytest.raises(UserError, match=f"'{module}' is no name of a module: write it as in an import"):
         names.lookup(f"{module}:make_env")

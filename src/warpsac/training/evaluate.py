@@ -26,10 +26,10 @@ def evaluation_seed(seed: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, EVALUATION_STREAM, index]).generate_state(1)[0])
 
 
-def broken_evaluation(task: str, env: int, max_broken: int) -> SimulatorFailed:
+def broken_evaluation(task: str, env: int, max_broken: int, last: str = "") -> SimulatorFailed:
     return SimulatorFailed(
         f"{task}: environment {env} failed in {max_broken} evaluation episodes in a row "
-        f"(env.max_faults = {max_broken}) and completed none"
+        f"(env.max_faults = {max_broken}) and completed none{f'; last fault: {last}' if last else ''}"
     )
 
 
@@ -81,7 +81,7 @@ def run_episodes_of_seeds(
         if step.restart is not None:
             broken += step.restart.mask & wanted[:, None]
             if broken.max() >= max_broken:
-                raise broken_evaluation(task, int(broken.max(axis=0).argmax()), max_broken)
+                raise broken_evaluation(task, int(broken.max(axis=0).argmax()), max_broken, envs.last_fault)
         if running.length[wanted].max() >= LONGEST_EPISODE:
             raise SimulatorFailed(
                 f"{task}: an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; "

@@ -71,6 +71,7 @@ class InProcessEnvs:
         self.attempts = np.zeros(self.spec.num_envs, np.int64)  # times each was built again, for fresh seeds
         self._in_a_row = np.zeros(self.spec.num_envs, np.int64)  # faults since the last good step
         self._faults = 0
+        self.last_fault = ""
         self._action: np.ndarray | None = None
 
     def make(self) -> None:
@@ -175,8 +176,9 @@ class InProcessEnvs:
     def _note_fault(self, i: int, error: Exception) -> None:
         self._faults += 1
         self._in_a_row[i] += 1
+        self.last_fault = in_a_line(error)
         if self._in_a_row[i] >= self.recipe.max_faults:
-            raise too_many_faults(self.recipe, f"environment {self._offset + i}", in_a_line(error)) from error
+            raise too_many_faults(self.recipe, f"environment {self._offset + i}", self.last_fault) from error
 
     def _first_observation(self, i: int, seed: int | None = None) -> np.ndarray:
         """Start an episode of environment i; without a seed its random numbers continue."""
@@ -247,6 +249,11 @@ class SeedEnvs:
         restarts = [step.restart or nothing for step in steps]
         restart = Restart(np.stack([r.mask for r in restarts]), np.stack([r.obs for r in restarts]))
         return HostStep(result, restart, faults, events, metrics)
+
+    @property
+    def last_fault(self) -> str:
+        """The last exception of an environment in this process, as text; empty if there is none."""
+        return next(filter(None, (getattr(env, "last_fault", "") for env in self.sets)), "")
 
     def close(self) -> None:
         for env in self.sets:
