@@ -201,7 +201,8 @@ def test_built_in_tasks_and_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "observation: 4 numbers" in texts
     assert "episodes are truncated after 25 steps" in texts
     assert "its state can be saved: resume is exact" in texts
-    assert len(check_env("probe-native")) == 4
+    *_, last = check_env("probe-native")
+    assert last == Finding("note", "not stepped: a task of the simulator's own, which may take minutes to compile")
     monkeypatch.setattr("warpsac.envs.findings.PATIENCE", 0.0)
     assert found(NamedPoint, "2 random steps at").level == "ok"
 

@@ -65,7 +65,7 @@ def test_an_environment_that_breaks_in_every_episode_ends_its_evaluation() -> No
 
 
 def test_training_on_it_stops_with_a_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(TrainingStopped, match="and completed none; last fault: .* broke; saved, resume with: warpsac train --resume"):
+    with pytest.raises(TrainingStopped, match=r"last fault: .* broke; saved, resume with: warpsac train --resume"):
         start.train(tiny(tmp_path, task="Breaks-v0"))
 
 

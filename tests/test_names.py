@@ -18,6 +18,7 @@ import runs
 import warpsac
 from warpsac.cli import main
 from warpsac.envs import modules, names, registry
+from warpsac.envs.check import check_env
 from warpsac.errors import ConfigError, UserError
 from warpsac.training import start
 
@@ -216,6 +217,8 @@ def test_simulator_decides_between_two(stranger: Path, monkeypatch: pytest.Monke
     assert names.lookup("Walk-A").regime is None  # by the number of environments
     with pytest.raises(UserError, match=r"unknown task 'Walk-B' of simulator mjlab: did you mean Walk-A\?"):
         names.lookup("Walk-B", "mjlab")
+    with pytest.raises(UserError, match=r"unknown task 'Walk-AA': did you mean Walk-A"):
+        names.lookup("Walk-AA")
     with pytest.raises(ConfigError, match="simulator = 'mujoca': must be one of mujoco, gymnasium, dmc"):
         names.lookup("Hopper-v4", "mujoca")
     assert names.lookup("Hopper-v4", "gymnasium").family == "mujoco"
@@ -236,6 +239,7 @@ def test_a_task_that_a_package_adds_to_playground(stranger: Path) -> None:
     target = names.lookup("stranger_robot:StrangePole")
     assert target.family == "playground"
     assert registry.make_jax(target, 2).spec.action_dim == 1
+    assert "the same seed gives the same episodes" in [finding.text for finding in check_env(target)]
     assert names.lookup("mujoco_playground:CartpoleBalance").name == "CartpoleBalance"
     from mujoco_playground._src import dm_control_suite
 

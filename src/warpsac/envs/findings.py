@@ -20,6 +20,7 @@ class Finding(NamedTuple):
 
 NO_SUCCESS = Finding("ok", "steps do not say whether the task is solved: there will be no success rate")
 NOT_FINITE = Finding("problem", "observations or rewards are not finite: such steps are never learned from")
+NOT_STEPPED = Finding("note", "not stepped: a task of the simulator's own, which may take minutes to compile")
 RESUME_EXACT = Finding("ok", "its state can be saved: resume is exact")
 RESUME_CUTS = Finding("note", "its state cannot be saved: on resume running episodes are cut (nothing else is lost)")
 

@@ -16,6 +16,7 @@ from warpsac.envs.findings import NO_SUCCESS, Finding, of_spec, reproduced, time
 from warpsac.envs.jax import own
 from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
+from warpsac.envs.registry import make_jax
 from warpsac.errors import UserError, in_a_line
 
 ENVS = 4
@@ -25,7 +26,9 @@ CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print")
 
 def findings(target: Target, config: EnvConfig) -> list[Finding]:
     """What fits and what does not, each with the way out; no `problem` means it can be trained."""
-    assert target.factory is not None
+    if target.factory is None:  # registered with a simulator of ours: made by its rules, but stepped alike
+        made = make_jax(target, ENVS, config)
+        return [*of_spec(made.spec), *_behaviour(made)]
     try:
         env, again = (own.of_made(target.name, call(target.factory, target.overrides), ENVS, config) for _ in range(2))
     except UserError as error:
