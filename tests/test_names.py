@@ -219,6 +219,14 @@ def test_simulator_decides_between_two(stranger: Path, monkeypatch: pytest.Monke
         names.lookup("Walk-B", "mjlab")
     with pytest.raises(UserError, match=r"unknown task 'Walk-AA': did you mean Walk-A"):
         names.lookup("Walk-AA")
+
+    def without_torch() -> list[str]:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    family.task_names = without_torch
+    with pytest.raises(UserError, match=r"mjlab: needs .* \(torch is missing\): pip install 'warpsac\[mjlab\]'"):
+        names.lookup("Walk-B", "mjlab")
+    family.task_names = lambda: ["Strange-v0"]
     with pytest.raises(ConfigError, match="simulator = 'mujoca': must be one of mujoco, gymnasium, dmc"):
         names.lookup("Hopper-v4", "mujoca")
     assert names.lookup("Hopper-v4", "gymnasium").family == "mujoco"

@@ -20,7 +20,7 @@ from typing import Any
 
 from warpsac.config.schema import ABUNDANT_ENVS
 from warpsac.envs import modules
-from warpsac.envs.tasks import SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
+from warpsac.envs.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
 from warpsac.errors import ConfigError, UserError, in_a_line
 
 # family -> module with `make(target, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`
@@ -271,7 +271,16 @@ def _explained(family: str) -> Any:
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"simulator {family}: {in_a_line(error)}") from error
+        raise UserError(f"simulator {family}: {not_installed(family, error) or in_a_line(error)}") from error
+
+
+def not_installed(family: str, error: Exception) -> str | None:
+    """What to install if a package of the simulator is missing; None if the error is another."""
+    if not isinstance(error, ImportError):
+        return None
+    missing = error.name or str(error)
+    extra = EXTRAS.get(family) or EXTRAS.get(missing)
+    return extra and f"needs the {extra} simulator ({missing} is missing): pip install 'warpsac[{extra}]'"
 
 
 def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[str, Any] | None, made: bool) -> Target:

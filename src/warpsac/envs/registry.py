@@ -17,9 +17,8 @@ from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs import kinds, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
-from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup
+from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup, not_installed
 from warpsac.envs.symmetry import Unknown
-from warpsac.envs.tasks import EXTRAS
 from warpsac.errors import ConfigError, UserError, in_a_line
 
 if TYPE_CHECKING:
@@ -152,12 +151,7 @@ def _family_of(task: Target | str) -> Iterator[tuple[Target, Any]]:
 
 def why_not_made(target: Target, error: Exception) -> str:
     """One line on why an environment cannot be made, with what to install if a package is missing."""
-    if isinstance(error, ImportError):
-        missing = error.name or str(error)
-        extra = EXTRAS.get(target.family) or EXTRAS.get(missing)
-        if extra is not None:
-            return f"needs the {extra} simulator ({missing} is missing): pip install 'warpsac[{extra}]'"
-    return f"cannot be made: {in_a_line(error)}"
+    return not_installed(target.family, error) or f"cannot be made: {in_a_line(error)}"
 
 
 # --- the settings of a task
