@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -195,11 +196,12 @@ def _end_of_training(outcome: Outcome) -> int:
         print(f"run folder: {path}")
         if (path / "curve.png").exists():
             print(f"learning curve: {path / 'curve.png'}")
-        best = policies.ranked(open_run(path))[:1]
-        if best and best[0]["step"] < policies.steps(open_run(path))[-1]:
-            print(
-                f"best evaluation: return {best[0]['return_mean']:.1f} at step {best[0]['step']}; --step best takes it"
-            )
+        with contextlib.suppress(UserError):  # the end of training is no time for a damaged file
+            run = open_run(path)
+            best = next(iter(policies.ranked(run)), None)
+            if best and best["step"] < policies.steps(run)[-1]:
+                value = f"return {best['return_mean']:.1f} at step {best['step']}"
+                print(f"best evaluation: {value}; --step best takes its policy")
     if outcome.finished:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
