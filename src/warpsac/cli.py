@@ -145,6 +145,8 @@ class ResumeOptions:
     """Run folders, as `train` printed them."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """Where the clip, or the folder of clips, is now that a tracking task follows; default: where it was."""
     total_steps: Count | None = None
     """Prolong the run, finished or not, to this many environment steps; the learning-rate schedule then ends there."""
     stop_at: int | None = None
@@ -183,7 +185,9 @@ def _train(words: list[str]) -> int:
         asked, settings = resume_options(words)
         devices.use_compilation_cache()
         modules.use(asked.module)
-        return _end_of_training(training.resume(asked.resume, asked.stop_at, asked.time_budget, **settings))
+        return _end_of_training(
+            training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
+        )
     config, reason = train_config(words)
     devices.use_compilation_cache()
     return _end_of_training(training.train(config, [reason]))
