@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -199,11 +200,12 @@ def _end_of_training(outcome: Outcome) -> int:
         print(f"run folder: {path}")
         if (path / "curve.png").exists():
             print(f"learning curve: {path / 'curve.png'}")
-        best = policies.ranked(open_run(path))[:1]
-        if best and best[0]["step"] < policies.steps(open_run(path))[-1]:
-            print(
-                f"best evaluation: return {best[0]['return_mean']:.1f} at step {best[0]['step']}; --step best takes it"
-            )
+        with contextlib.suppress(UserError):  # a folder that was moved meanwhile is no failure
+            run = open_run(path)
+            best = policies.ranked(run)[:1]
+            if best and best[0]["step"] < policies.steps(run)[-1]:
+                said = f"return {best[0]['return_mean']:.1f} at step {best[0]['step']:,}"
+                print(f"best evaluation: {said}; --step best takes it")
     if outcome.finished:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
