@@ -100,7 +100,7 @@ def test_failing_and_interrupted_cells(tmp_path: Path) -> None:
     output, _ = bench.communicate(timeout=120)
     assert bench.returncode == 128 + signal.SIGINT, output
     assert "stopping: programs save and end" in output
-    assert f"resume with: warpsac bench {suite} --out {out} --tasks {SLOW}" in output
+    assert f"resume with: warpsac bench {suite} --out {out} --module bench_envs --tasks {SLOW}" in output
     for seed, run in enumerate(runs, 1):
         assert state_of(run, seed).status == "interrupted"
         assert not run_folder.in_use(run)

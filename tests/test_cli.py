@@ -125,8 +125,9 @@ OTHER_VALUES: dict[str, Any] = {
     "replay.sampler": "buckets", "replay.storage": "float16", "replay.placement": "host",
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "learner.schedule": "shared",
-    "learner.symmetry": "auto", "learner.action_rate_weight": 0.5,
-    "init_from": "runs/other", "init_step": 500, "init_with": ("reward-scale",), "checkpoint.replay": "never",
+    "init_from": "earlier", "init_step": "best", "init_with": ("reward-scale",), "learner.symmetry": "auto",
+    "learner.action_rate_weight": 0.5,
+    "checkpoint.replay": "never",
     "log.wandb_project": "project", "ppo.rollout_steps": 72, "ppo.minibatches": 9, "ppo.compute": "bfloat16",
     "ppo.actor_hidden": (7, 8), "ppo.critic_hidden": (9,), "ppo.entropy_weight": 0.5, "ppo.desired_kl": 0.5,
 }  # fmt: skip

@@ -312,9 +312,7 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         hint = f"did you mean {' or '.join(prefix + one for one in near)}?" if near else listed
         return UserError(f"unknown task '{name}' of simulator {simulator}: {hint}")
     others = _family("gymnasium").registered_ids() + [known for family in SUITES for known in suite_names(family)]
-    # In a module what it defines itself is meant more likely.
-    near = suggestions(bare, _makers(sys.modules.get(module)), others_only=True) or suggestions(bare, others)
-    near = [f"{prefix}{one}" for one in near]
+    near = [f"{prefix}{one}" for one in suggestions(bare, others + _makers(sys.modules.get(module)))]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     if not near and not module:
         hint += "; a module that registers it is named as `my_package:Task-Id`"
