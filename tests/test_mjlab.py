@@ -48,6 +48,8 @@ def test_sizes_are_those_of_the_table(task: tasks.Task) -> None:
     assert made.reset(1).shape == (2, task.critic_obs_dim)
     assert set(spec.action_low) == {-1.0}
     assert sum(size for _, size in spec.terms) == task.actor_obs_dim
+    assert sum(size for _, size in spec.critic_terms) == spec.views.obs_dim - task.actor_obs_dim
+    assert len(spec.actions) == task.action_dim
     assert [name for name, _ in spec.terms][:2] in (["base_lin_vel", "base_ang_vel"], ["joint_pos", "joint_vel"])
     seen = any("camera left out" in note for note in made.notes)
     assert seen == task.name.endswith(("-Depth", "-Rgb", "-Seg-Yam"))

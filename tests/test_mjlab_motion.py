@@ -275,3 +275,7 @@ def test_train_evaluate_resume_and_export(
     done = json.loads(capsys.readouterr().out)
     assert code == (done["falls"] > 0)
     assert (done["seconds"], done["error_anchor_pos"] > 0) == (0.4, True)
+    with pytest.raises(UserError, match="no such file or folder; name where it is now with --motion"):
+        training.resume([run], stop_at=18)
+    assert cli.main(["train", "--resume", str(run), "--stop-at", "18", "--motion", clip]) == 0
+    assert json.loads((run / "config.json").read_text())["env"]["motion"] == clip

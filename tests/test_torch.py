@@ -377,3 +377,25 @@ def test_jax_leaves_memory_to_torch_unless_told_otherwise(monkeypatch: pytest.Mo
     del os.environ["XLA_CLIENT_MEM_FRACTION"]
     devices.share_gpu_memory()
     assert os.environ["XLA_CLIENT_MEM_FRACTION"] == "0.5"
+
+
+def test_a_warm_start_with_all_that_can_be_taken(tmp_path: Path) -> None:
+    settings = {"task": "probe-torch-critic", "eval": {"every": 0}, "learner": {"policy_delay": 1}}
+    (source,) = training.train(tiny(tmp_path, **settings, stop_at=132)).runs
+    everything = {"init_from": str(source), "init_with": ["temperature", "reward-scale", "replay"], "seeds": (3,)}
+    saved = state_of(source)
+    with training.prepared(tiny(tmp_path, **settings, **everything, stop_at=30)) as loop:
+        (groups,) = loop.driver.snapshot(with_memory=True, with_simulator=False)
+        for name in (
+            "actor/kernels/0",
+            "critic/kernels/0",
+            "target/vectors",
+            "actor_moments/norm_in/mean",
+            "log_alpha",
+        ):
+            np.testing.assert_array_equal(groups["learner"][name], saved[f"learner/{name}"])
+        np.testing.assert_array_equal(groups["replay"]["reward"][:44], saved["replay/reward"][:44])
+        np.testing.assert_array_equal(groups["replay"]["obs"][44], np.asarray(loop.driver.state.obs)[0])
+        assert (groups["replay"]["end"][43] > 0).all()  # truncated: the next step is of another episode
+        loop.run()
+        assert loop.counters.updates == 9  # from the first interaction on, one behind

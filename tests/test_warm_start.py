@@ -63,8 +63,8 @@ def test_terms_are_found_by_name_and_size() -> None:
     assert match.critic_action.tolist() == [10, -1, 9]  # behind the 9 numbers that the critic observed
     assert match.notes == (
         "observations that the run did not have: scan (2)",
-        "observations that the run did not have: mass (1)",
-        "actions that the run did not have: ankle (1)",
+        "observations of the critic alone that the run did not have: mass",
+        "actions that the run did not have: ankle",
     )
     assert not match.same
     back = transfer.matched(THEN, NOW)
@@ -92,7 +92,7 @@ def test_without_names_sizes_must_agree() -> None:
         (spec(ObsViews(5, 5)), spec(ObsViews(4, 4), terms=[["joints", 4]]),
          "actor_dim is 5, the run has 4, and only the run names its observations"),
         (spec(ObsViews(9, 5), terms=[["a", 5]], critic_terms=[["b", 4]]), spec(ObsViews(7, 5), terms=[["a", 5]]),
-         "what only the critic observes is 4, the run has 2, and only the task names its observations"),
+         "what only the critic observes is 4, the run has 2, and only the task names its observations of the"),
         (spec(ObsViews(4, 4), 3), spec(ObsViews(4, 4), 2),
          "action_dim is 3, the run has 2, and neither names its actions"),
         (spec(ObsViews(4, 4), terms=[["a", 4]]), spec(ObsViews(4, 4), terms=[["b", 4]]),

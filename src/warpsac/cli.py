@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -145,6 +146,8 @@ class ResumeOptions:
     """Run folders, as `train` printed them."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    motion: str | None = None
+    """Where the clip, or the folder of clips, is now that a tracking task follows; default: where it was."""
     total_steps: Count | None = None
     """Prolong the run, finished or not, to this many environment steps; the learning-rate schedule then ends there."""
     stop_at: int | None = None
@@ -183,7 +186,9 @@ def _train(words: list[str]) -> int:
         asked, settings = resume_options(words)
         devices.use_compilation_cache()
         modules.use(asked.module)
-        return _end_of_training(training.resume(asked.resume, asked.stop_at, asked.time_budget, **settings))
+        return _end_of_training(
+            training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
+        )
     config, reason = train_config(words)
     devices.use_compilation_cache()
     return _end_of_training(training.train(config, [reason]))
@@ -195,11 +200,12 @@ def _end_of_training(outcome: Outcome) -> int:
         print(f"run folder: {path}")
         if (path / "curve.png").exists():
             print(f"learning curve: {path / 'curve.png'}")
-        best = policies.ranked(open_run(path))[:1]
-        if best and best[0]["step"] < policies.steps(open_run(path))[-1]:
-            print(
-                f"best evaluation: return {best[0]['return_mean']:.1f} at step {best[0]['step']}; --step best takes it"
-            )
+        with contextlib.suppress(UserError):  # a folder that was moved meanwhile is no failure
+            run = open_run(path)
+            best = policies.ranked(run)[:1]
+            if best and best[0]["step"] < policies.steps(run)[-1]:
+                said = f"return {best[0]['return_mean']:.1f} at step {best[0]['step']:,}"
+                print(f"best evaluation: {said}; --step best takes it")
     if outcome.finished:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0

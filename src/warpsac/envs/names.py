@@ -322,10 +322,7 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         return UserError(f"unknown task '{name}' of simulator {simulator}: {hint}")
     others = _family("gymnasium").registered_ids() + [known for family in SUITES for known in suite_names(family)]
     others += [known for family in UNLISTED if REGISTRIES[family] in sys.modules for known in task_names(family)]
-    # In a module what it defines itself is meant more likely, unless the name looks like an id.
-    makers = _makers(sys.modules.get(module)) if bare.isidentifier() else []
-    near = suggestions(bare, makers, others_only=True) or suggestions(bare, others)
-    near = [f"{prefix}{one}" for one in near]
+    near = [f"{prefix}{one}" for one in suggestions(bare, others + _makers(sys.modules.get(module)))]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     if not near and not module:
         hint += "; a module that registers it is named as `my_package:Task-Id`"

@@ -142,7 +142,7 @@ class RunFolder:
     def follow(self, moved: str | None = None) -> str | None:
         """Use the recorded motion, or `moved` in its place; returns a line if it is not the one of training.
 
-        Only this process uses another: the folder keeps the recorded one.
+        Only a resume records where it is now.
         """
         if moved is not None:
             env = dataclasses.replace(self.config.env, motion=motion.absolute(moved))

@@ -54,11 +54,13 @@ def resume(
     folders: Sequence[Path | str],
     stop_at: int | None = None,
     time_budget: float | None = None,
+    moved_motion: str | None = None,
     **settings: Any,
 ) -> Outcome:
     """Resume interrupted runs (the seeds of one config) from their last good checkpoint.
 
-    `settings` are what changes from there on, the same for all seeds; see `resumable.CHANGEABLE`.
+    `settings` are what changes from there on, the same for all seeds; see `resumable.CHANGEABLE`. `moved_motion` is
+    where the clips are now that the runs follow.
     """
     runs = [run_folder.open_run(folder) for folder in folders]
     if not runs:
@@ -67,13 +69,13 @@ def resume(
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             run.lock()
             locked.callback(run.close)
+        changed = {note for run in runs if (note := run.follow(moved_motion))}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = common_config(runs, settings, time_budget)
         checkpoints = find_checkpoints(runs)
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-        changed = {note for run in runs if (note := run.follow())}
         with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
             return loop.run()
 

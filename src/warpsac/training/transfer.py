@@ -22,6 +22,7 @@ from warpsac.config.schema import PPO
 from warpsac.errors import UserError
 
 NEW = -1
+SHOWN = 8  # names in a line
 Named = Mapping[str, np.ndarray]
 Spec = Mapping[str, Any]
 """What a checkpoint says about its environment: `policy.portable_spec`."""
@@ -62,21 +63,24 @@ class Match(NamedTuple):
 def matched(now: Spec, then: Spec) -> Match:
     """The numbers of the task `now` in those of the run `then`; a UserError that says what differs if sizes differ and
     names do not help."""
-    parts = [_index(what, thing, part(now), part(then)) for what, thing, part in PARTS]
-    notes = [line for _, lines in parts for line in lines]
-    actor_obs, rest, action = (index for index, _ in parts)
+    parts = [_index(what, things, part(now), part(then)) for what, things, part in PARTS]
+    (actor_obs, actor_notes), (rest, critic_notes), (action, action_notes) = parts
     obs = np.concatenate([actor_obs, _shifted(rest, then["actor_dim"])])
     critic_obs = _shifted(obs[now["critic_start"] :], -then["critic_start"])
-    for who, index in (("actor observes", actor_obs), ("critic observes", critic_obs), ("actor drives", action)):
+    for who, index, notes in (
+        ("actor observes", actor_obs, actor_notes),
+        ("critic observes", critic_obs, critic_notes),
+        ("actor drives", action, action_notes),
+    ):
         if (index == NEW).all():
-            raise UserError(f"the {who} nothing of the same name and size as in the run; {'; '.join(notes)}")
+            raise UserError("; ".join([f"the {who} nothing of the same name and size as in the run", *notes]))
     return Match(
         obs=obs,
         actor_obs=actor_obs,
         critic_obs=critic_obs,
         action=action,
         critic_action=_shifted(action, then["obs_dim"] - then["critic_start"]),
-        notes=tuple(notes),
+        notes=(*actor_notes, *critic_notes, *action_notes),
     )
 
 
@@ -85,43 +89,47 @@ def _terms(spec: Spec, key: str) -> tuple[tuple[str, int], ...]:
 
 
 PARTS = (
-    ("actor_dim", "observation", lambda spec: Part(spec["actor_dim"], _terms(spec, "terms"))),
+    ("actor_dim", "observations", lambda spec: Part(spec["actor_dim"], _terms(spec, "terms"))),
     (
         "what only the critic observes",
-        "observation",
+        "observations of the critic alone",
         lambda spec: Part(spec["obs_dim"] - spec["actor_dim"], _terms(spec, "critic_terms")),
     ),
     (
         "action_dim",
-        "action",
+        "actions",
         lambda spec: Part(len(spec["action_low"]), tuple((str(name), 1) for name in spec.get("actions", ()))),
     ),
 )
 
 
-def _index(what: str, thing: str, now: Part, then: Part) -> tuple[np.ndarray, list[str]]:
+def _index(what: str, things: str, now: Part, then: Part) -> tuple[np.ndarray, list[str]]:
     if now.named and then.named:
-        return _by_name(thing, now, then)
+        return _by_name(things, now, then)
     if now.size == then.size:
         return np.arange(now.size), []
     who = "only the task" if now.named else "only the run" if then.named else "neither"
-    raise UserError(f"{what} is {now.size}, the run has {then.size}, and {who} names its {thing}s")
+    raise UserError(f"{what} is {now.size}, the run has {then.size}, and {who} names its {things}")
 
 
-def _by_name(thing: str, now: Part, then: Part) -> tuple[np.ndarray, list[str]]:
+def _by_name(things: str, now: Part, then: Part) -> tuple[np.ndarray, list[str]]:
     """A part of the same name and another size is another part."""
     starts = dict(zip(then.terms, np.cumsum([0, *(size for _, size in then.terms)])))
     found = [
         np.arange(size) + starts[name, size] if (name, size) in starts else np.full(size, NEW)
         for name, size in now.terms
     ]
-    new, gone = set(now.terms) - set(then.terms), set(then.terms) - set(now.terms)
-    notes = [
-        f"{thing}s {said}: {', '.join(f'{name} ({size})' for name, size in terms if (name, size) in which)}"
-        for said, terms, which in (("that the run did not have", now.terms, new), ("left out", then.terms, gone))
-        if which
-    ]
+    new = [term for term in now.terms if term not in then.terms]
+    gone = [term for term in then.terms if term not in now.terms]
+    notes = [f"{things} that the run did not have: {_listed(new)}"] if new else []
+    notes += [f"{things} left out: {_listed(gone)}"] if gone else []
     return np.concatenate([*found, np.zeros(0)]).astype(int), notes
+
+
+def _listed(terms: list[tuple[str, int]]) -> str:
+    names = [name if size == 1 else f"{name} ({size})" for name, size in terms]
+    more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    return ", ".join(names[:SHOWN] + more)
 
 
 def _shifted(index: np.ndarray, by: int) -> np.ndarray:
