@@ -295,7 +295,11 @@ def make_envs(config: Config, resumed: bool) -> tuple[JaxEnv, JaxEnv]:
     """The environments of training and of evaluation; what is impossible here is said before anything is compiled."""
     episodes = config.eval.episodes
     if config.eval.num_envs != episodes:
-        raise ConfigError("eval.num_envs", config.eval.num_envs, f"must equal eval.episodes = {episodes} here")
+        raise ConfigError(
+            "eval.num_envs",
+            config.eval.num_envs,
+            f"must equal eval.episodes = {episodes} here: --eval.num-envs {episodes}",
+        )
     if config.replay.placement == "host":
         raise ConfigError("replay.placement", "host", "must be auto or device: this simulator runs on the device")
     devices.require_gpu(config, resumed)
