@@ -257,6 +257,7 @@ def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tu
         reason = in_words(error) if isinstance(error, OSError) else "not a text file"
         raise UserError(f"--config {path}: {reason}") from None
     saved = from_json(text, str(path))
+    saved = dataclasses.replace(saved, env=dataclasses.replace(saved.env, humanoidbench=None))  # code, not from a file
     more = registry.task_config_of(saved.task, saved.simulator, changes)
     saved = dataclasses.replace(saved, task_config={**saved.task_config, **more})
     config = parse(Config, words, "warpsac train --config FILE", default=saved, description=TRAIN_HELP)

@@ -130,14 +130,11 @@ class RunFolder:
     @property
     def env(self) -> EnvConfig:
         """The simulator's settings to watch and evaluate a policy on this machine: the run may have been copied from
-        one with other folders, or with the physics of a GPU."""
-
-        def here(folder: str | None) -> str | None:
-            return folder if folder and Path(folder).expanduser().is_dir() else None
-
+        one with other folders, or with the physics of a GPU. A checkout is code: a file alone never names it."""
         env = self.config.env
         impl: Any = "auto" if env.impl == "warp" else env.impl
-        return dataclasses.replace(env, menagerie=here(env.menagerie), humanoidbench=here(env.humanoidbench), impl=impl)
+        meshes = env.menagerie if env.menagerie and Path(env.menagerie).expanduser().is_dir() else None
+        return dataclasses.replace(env, menagerie=meshes, humanoidbench=None, impl=impl)
 
     def follow(self, moved: str | None = None) -> str | None:
         """Use the recorded motion, or `moved` in its place; returns a line if it is not the one of training.
