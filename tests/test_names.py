@@ -199,6 +199,19 @@ def test_a_function_a_class_and_what_is_neither(stranger: Path) -> None:
         names.lookup("stranger_robot:absent")
 
 
+def test_one_environment_is_made_to_find_out_its_kind(stranger: Path) -> None:
+    made: list[str] = []
+
+    def make_env(kind: str = "plain") -> gymnasium.Env:
+        made.append(kind)
+        return runs.OwnPoint()
+
+    name = names.bring(make_env)
+    for overrides in ({}, {}, {"kind": "other"}, {"kind": "other"}):
+        assert names.lookup(name, overrides=overrides).family == "gymnasium"
+    assert made == ["plain", "other"]
+
+
 def test_simulator_decides_between_two(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for MJLab that has a task of the same name."""
     family: Any = types.ModuleType("family_of_two")

@@ -60,6 +60,8 @@ REGISTRIES = {
     "playground": "mujoco_playground",
     "gymnasium": "gymnasium",
 }
+# Families whose tasks are in the registry of another.
+SHARED = {"mujoco": "gymnasium", "sim2real": "mjlab"}
 # Simulators that an unknown name is looked up in: those whose names are not stored here.
 UNLISTED = ("mjlab", "maniskill", "isaaclab")
 # Names that say which simulator they are of, even if it is not installed.
@@ -76,6 +78,7 @@ GIVEN = "python"  # the module in the name of an environment that only the progr
 
 Factory = Callable[..., Any]
 _brought: dict[str, Factory] = {}  # environments that a program handed over, by name
+_kinds: dict[tuple[Factory, str], str | None] = {}  # what a factory makes with these arguments: one is made only once
 
 
 @dataclass(frozen=True)
@@ -224,8 +227,7 @@ def _by_name(name: str, simulator: str | None) -> list[Target]:
 
 
 def _is_asked(family: str, simulator: str | None) -> bool:
-    same = {"mujoco": "gymnasium", "sim2real": "mjlab"}  # families that share a registry
-    return simulator is None or simulator == family or same.get(family) == simulator
+    return simulator is None or simulator in (family, SHARED.get(family))
 
 
 def _in_module(
@@ -291,8 +293,11 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
         return Target(name, OWN_FAMILIES[0], None, factory)
     from warpsac.envs import kinds
 
+    key = factory, repr(sorted((overrides or {}).items()))
     try:
-        kind = kinds.family_of(factory, overrides or {})
+        if key not in _kinds:
+            _kinds[key] = kinds.family_of(factory, overrides or {})
+        kind = _kinds[key]
     except UserError:
         raise
     except (Exception, SystemExit) as error:

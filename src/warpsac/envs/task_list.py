@@ -119,7 +119,7 @@ def _added(asked: TasksOptions) -> dict[str, list[str]]:
 
 def _registered(family: str) -> list[str]:
     """What is in the registry of a family that has one."""
-    shared = {"mujoco": "gymnasium", "sim2real": "mjlab"}.get(family, family)
+    shared = names.SHARED.get(family, family)
     found = names.task_names(shared) if shared in names.REGISTRIES else []
     return [name for name in found if name.startswith(names.UNITREE)] if family == "sim2real" else found
 
