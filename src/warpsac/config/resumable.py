@@ -15,6 +15,8 @@ CHANGEABLE = (
     "total_steps", "stop_at", "time_budget", "learner.learning_rate", "learner.final_learning_rate",
     "eval", "checkpoint", "log",
 )  # fmt: skip
+# Where this machine has things, on which no result depends: config.json may be edited for another machine.
+OF_THE_MACHINE = ("replay.placement", "env.workers", "env.worker_timeout", "env.menagerie", "env.humanoidbench")
 
 Changes = dict[str, tuple[Any, Any]]
 """By dotted name: the value before, and the value now."""
