@@ -6,9 +6,9 @@
 
 A folder is written under a temporary name, made durable and renamed, so a folder with the final name is complete. The
 manifest holds the size and checksum of each file, the offset of each array in it, the run's settings, the number and
-checksum of its rows, and a checksum of itself: a flipped bit anywhere is found. The files are uncompressed npz, readable
-with numpy alone. Dtypes that numpy does not know (bfloat16) are stored as unsigned integers of the same bits, with
-their true name in the manifest.
+checksum of its rows, and a checksum of itself: a flipped bit anywhere is found. The files are uncompressed npz,
+readable with numpy alone. Dtypes that numpy does not know (bfloat16) are stored as unsigned integers of the same bits,
+with their true name in the manifest.
 
 The policy of every evaluation is kept in the same way, with its first file only: RUN/policies/step_000000100000.
 

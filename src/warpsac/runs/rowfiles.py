@@ -260,12 +260,12 @@ def _losses(
     elif len(data) < tally["bytes"] or zlib.crc32(data[: tally["bytes"]]) != tally["crc32"]:
         rows, left = tally["rows"], sum(readable)
         if left < rows:
-            at_the_end = all(readable[:left])
-            which = f"rows {left + 1:,} to {rows:,}" if at_the_end else f"{rows - left:,} of {rows:,} rows"
+            cut = all(readable[:left])  # what is left is the beginning
+            which = f"rows {left + 1:,} to {rows:,}" if cut else f"{rows - left:,} of {rows:,} rows"
             found = sum(_is_evaluation(line) for line, good in zip(lines or (), readable) if good)
             gone = max(0, tally["evaluations"] - found - restored)
             lost = f"; {_counted(gone, 'evaluation')} lost" if gone else ""
-            yield f"{path} is {damaged}: {which} up to step {step:,} are lost{rebuilt}{lost}"
+            yield f"{path} is {damaged}: {which}, up to step {step:,}, lost{rebuilt}{lost}"
         else:
             yield f"{path}: its rows up to step {step:,} are not those that the checkpoint was saved with"
     odd = sum("\0" in line or (line.endswith("\n") and math.isinf(_step_of(line))) for line in lines or ())
