@@ -1,7 +1,8 @@
 """Runs that are killed, again and again, equal those that are left alone.
 
     python tests/soak.py --kills 1000 --errors 200 --write kills    a section of results/reliability.json; `make soak`
-    python tests/soak.py --frozen                                   at every rename and fsync; part of the tests
+    python tests/soak.py --frozen 1                                 at every rename and fsync; part of the tests
+    python tests/soak.py --flips 1                                  with every bit of its files turned over
 
 One process imports everything but starts no JAX backend, and forks a child for each program: that takes a second
 instead of five. A child is killed at a random call that changes a file (`faults_at`), drawn from --seed; what is left
@@ -49,9 +50,11 @@ import runs
 from golden_runs import IN_PROCESS, PPO, SAC, merged
 from warpsac import cli
 from warpsac.config import provenance
+from warpsac.config.resumable import OF_THE_MACHINE, differences
+from warpsac.config.schema import Config
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.runs import checkpoint, curve, rowfiles
-from warpsac.training import fused, simulators, start, stepped  # noqa: F401 (once, not in each child)
+from warpsac.runs import checkpoint, curve, policies, rowfiles, run_folder
+from warpsac.training import fused, resuming, simulators, start, stepped  # noqa: F401 (once, not in each child)
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "reliability.json"
@@ -97,6 +100,7 @@ KINDS = {
     "torch-ppo": Kind("probe-torch", PPO, weight=1, exact=False),
     "bench": Kind("probe-point", merged(PPO, IN_PROCESS, {"eval": {"every": 0}}), (1, 2), weight=1),
 }
+STOPPED = {"total_steps": 60, "stop_at": 30, "eval": {"every": 30}, "checkpoint": {"every": 30, "keep": 1}}
 BENCH = "bench"
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # each child reads all of them
 provenance.git_state = functools.cache(provenance.git_state)
@@ -319,32 +323,42 @@ def soak(names: Sequence[str], kills: int, errors: int, seed: int, folder: Path)
 # --- every call, within this process
 
 
-def frozen(kind: Kind, folder: Path, calls: tuple[str, ...], keep: Callable[[int], bool] = lambda number: True) -> int:
-    """Stop a run at each of these calls, resume it and compare; how many there were."""
+def frozen(kind: Kind, folder: Path, calls: tuple[str, ...], stride: int = 1, after: int = 0, **changes: Any) -> int:
+    """Stop a run at each of these calls, or every `stride`-th, resume it and compare; how many there were.
 
-    def train(out: Path) -> int:
+    With `changes` it is a resume that is stopped, of a run that had come to the step `after`, and made again.
+    """
+
+    def train(out: Path, **settings: Any) -> int:
         words = kind.start(out)
         with contextlib.redirect_stdout(io.StringIO()):
             try:
-                config = None if "--resume" in words else cli.train_config(words[1:])[0]
-                return 0 if (start.train(config) if config else start.resume(kind.folders(out))).finished else 3
+                if "--resume" in words:
+                    return 0 if start.resume(kind.folders(out), **settings).finished else 3
+                config = dataclasses.replace(cli.train_config(words[1:])[0], **settings)
+                return 0 if start.train(config).finished else 3
             except (UserError, TrainingStopped) as error:
                 return error.exit_code
 
+    def prepare(out: Path) -> Path:
+        if after and train(out, stop_at=after) != 0:
+            raise Lost(f"{out}: does not come to step {after}")
+        return out
+
     curve.write_curve = lambda *arguments: None
-    reference = folder / "reference"
+    reference = prepare(folder / "reference")
     faults_at.arm(reference, 0, "count", calls)
-    assert train(reference) == 0
+    assert train(reference, **changes) == 0
     total = faults_at.counted()
     faults_at.disarm()
-    for number in filter(keep, range(1, total + 1)):
-        out = folder / str(number)
+    for number in range(1, total + 1, stride):
+        out = prepare(folder / str(number))
         faults_at.arm(out, number, "freeze", calls, errno.EROFS)
-        code = train(out)
+        code = train(out, **changes)
         faults_at.disarm()
         if code not in (0, 1, 2):  # 0: what it could not do any more was to remove old checkpoints
             raise Lost(f"{out}: exit code {code}")
-        if (code := train(out)) != 0:
+        if (code := train(out, **changes)) != 0:
             raise Lost(f"{out}: cannot be resumed: exit code {code}")
         compare(kind, kind.folders(out), kind.folders(reference))
     return total
@@ -411,6 +425,64 @@ def scripted(kind: Kind, folder: Path, text: str) -> int:
             return number
 
 
+# --- every bit
+
+
+def flips(folder: Path, stride: int = 1) -> dict[str, dict[str, int]]:
+    """Turn single bits of a run's files over, every `stride`-th, and count what a resume and a policy that is loaded
+    find out: refused or said, without effect on what is read, or silently other than it was."""
+    kind = Kind("probe-point", merged(PPO, IN_PROCESS, STOPPED))
+    assert program(kind.start(folder), folder, folder.with_suffix(".log"), None) == 0
+    (run,) = kind.folders(folder)
+    (saved,) = (run / "checkpoints").iterdir()
+    found = {}
+    for file in (run / "config.json", run / "metrics.jsonl", saved / "manifest.json"):
+        whole = file.read_bytes()
+        before = _readings(run, saved)
+        assert None not in before
+        count = {"flips": 0, "found": 0, "without effect": 0, "silent": 0}
+        for bit in range(0, 8 * len(whole), stride):
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(flipped)
+            count["flips"] += 1
+            for reading, unharmed in zip(_readings(run, saved), before):
+                count["found" if reading is None else "without effect" if reading == unharmed else "silent"] += 1
+        file.write_bytes(whole)
+        found[file.name] = count
+    return found
+
+
+def _readings(run: Path, saved: Path) -> list[Any]:
+    """What a resume and a loaded policy would work with, as text; None for what is refused or said."""
+
+    def resumed() -> Any:
+        opened = run_folder.open_run(run)
+        (one,) = resuming.find_checkpoints([opened]) or [None]
+        if one is None or list(opened.rows.losses(one.step, one.run["rows"])):
+            return None
+        return settings(opened.config), one.info, one.run, {name: list(arrays) for name, arrays in one.arrays.items()}
+
+    def loaded() -> Any:
+        opened = run_folder.open_run(run)
+        one = policies.load(opened, checkpoint.steps(saved.parent)[-1], lambda line: None)
+        return settings(opened.config), one.info, one.run
+
+    def settings(config: Config) -> Any:
+        """But for those that config.json may be edited for."""
+        return {path: now for path, (_, now) in differences(Config(), config).items() if path not in OF_THE_MACHINE}
+
+    readings = []
+    for read in (resumed, loaded):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            try:
+                reading = read()
+            except UserError:
+                reading = None
+        readings.append(None if said.getvalue() or reading is None else repr(reading))
+    return readings
+
+
 # --- the command
 
 
@@ -430,14 +502,21 @@ def main() -> int:
     parser.add_argument("--errors", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--frozen", action="store_true")
+    parser.add_argument("--frozen", type=int, metavar="STRIDE", help="stop at every call, and one in STRIDE elsewhere")
+    parser.add_argument("--flips", type=int, metavar="STRIDE", help="turn over every STRIDE-th bit of a run's files")
     parser.add_argument("--write", metavar="SECTION", help="of results/reliability.json")
     asked = parser.parse_args()
     memory = Path("/dev/shm")  # where an fsync costs nothing
     where = memory if os.access(memory, os.W_OK) else None
     folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="warpsac-soak-", dir=where)))
     if asked.frozen:
-        return stop_everywhere(folder)
+        return stop_everywhere(folder, asked.frozen)
+    if asked.flips:
+        counted = flips(folder / "run", asked.flips)
+        print(json.dumps(counted, indent=1))
+        if asked.write:
+            record(asked.write, {"files": counted})
+        return int(any(count["silent"] for count in counted.values()))
     tallies = soak(here(asked.kinds), asked.kills, asked.errors, asked.seed, folder)
     total = {name: sum(getattr(tally, name) for tally in tallies.values()) for name in ("kills", "errors", "runs")}
     total["tracebacks"] = sum(tally.tracebacks for tally in tallies.values())
@@ -451,17 +530,24 @@ def main() -> int:
     return 1 if lost or total["tracebacks"] else 0
 
 
-def stop_everywhere(folder: Path) -> int:
-    """The bounded part, for the tests."""
+def stop_everywhere(folder: Path, stride: int) -> int:
+    """At every call in the most important places, at one in `stride` elsewhere."""
+
+    def which(stride: int) -> str:
+        return "each" if stride == 1 else f"one in {stride}"
+
     small = {"total_steps": 60, "eval": {"every": 60}, "checkpoint": {"every": 30, "keep": 1}}
     kinds = {
         seeds: Kind("probe-point", merged(PPO, IN_PROCESS, small), tuple(range(1, seeds + 1))) for seeds in (1, 2, 3)
     }
     count = scripted(kinds[1], folder / "script", (ROOT / "docs" / "running.md").read_text())
     print(f"script: stopped at each of {count} calls until training begins")
-    for seeds in (2, 3):
-        count = frozen(kinds[seeds], folder / f"{seeds}", ("rename", "fsync"))
-        print(f"{seeds} seeds: stopped at each of {count} calls")
+    calls = ("rename", "fsync")
+    for seeds, each in ((2, 1), (3, stride)):
+        count = frozen(kinds[seeds], folder / f"{seeds}", calls, each)
+        print(f"{seeds} seeds: stopped at {which(each)} of {count} calls")
+    count = frozen(kinds[2], folder / "changed", calls, stride, after=30, total_steps=75, eval={"every": 15})
+    print(f"2 seeds, resumed with other settings: stopped at {which(stride)} of {count} calls")
     shutil.rmtree(folder)
     return 0
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import math
@@ -120,9 +121,16 @@ class RowFiles:
 
         Returns lines that say what is missing of the rows that the checkpoint of `step` had, by its `tally`.
         """
-        found = list(_lines(self.folder / METRICS)) if (self.folder / METRICS).exists() else None
-        restored = self._keep(lambda line: _step_of(line) <= step, step)
-        return list(_losses(self.folder / METRICS, found, step, tally, restored))
+        lost = functools.partial(_losses, self.folder / METRICS, self._found(), step, tally)
+        return list(lost(self._keep(lambda line: _step_of(line) <= step, step)))
+
+    def losses(self, step: int, tally: Mapping[str, int] | None) -> list[str]:
+        """The same lines, without touching anything."""
+        return list(_losses(self.folder / METRICS, self._found(), step, tally, 0))
+
+    def _found(self) -> list[str] | None:
+        path = self.folder / METRICS
+        return list(_lines(path)) if path.exists() else None
 
     def has_evaluation(self, step: int) -> bool:
         path = self.folder / METRICS

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpsac.config.loading import validate
-from warpsac.config.resumable import changed
+from warpsac.config.resumable import changed, differences, may_change
 from warpsac.config.schema import PPO, Config
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint, rowfiles
@@ -26,8 +26,15 @@ def common_config(runs: Sequence[RunFolder], settings: Mapping[str, Any], time_b
     for run, config in zip(runs[1:], others, strict=True):
         # Seeds that were resumed alone for a while may have been given different ends.
         ends = dataclasses.replace(config, stop_at=base.stop_at, time_budget=base.time_budget)
-        if dataclasses.replace(ends, seeds=base.seeds, name=base.name) != base:
-            raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
+        for path, (mine, first) in differences(
+            dataclasses.replace(ends, seeds=base.seeds, name=base.name), base
+        ).items():
+            # A resume that changes it for all may have been killed when it had changed some.
+            way = f"give --{path.replace('_', '-')} again, or " if may_change(path) else ""
+            raise UserError(
+                f"{run.path} and {runs[0].path} have different settings ({path}: {mine!r} and {first!r}): "
+                f"{way}resume them one by one"
+            )
     seeds = tuple(run.seed for run in runs)
     return validate(dataclasses.replace(base, seeds=seeds, env=runs[0].env, time_budget=time_budget))
 
