@@ -60,6 +60,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results" / "reliability.json"
 PATIENCE = 300.0  # seconds after which a child hangs
 MOST = 12  # kills in a row, then a program may end: some are killed before they get anywhere
+QUICK = {"learner": {"policy_delay": 1}}  # one program of updates, not two
 SHORT = {"total_steps": 120, "eval": {"every": 60}, "checkpoint": {"every": 60}}
 
 
@@ -88,15 +89,15 @@ class Kind:
 
 KINDS = {
     "single": Kind("probe-point", merged(SAC, IN_PROCESS), weight=4),
-    "two-seeds": Kind("probe-point", merged(SAC, IN_PROCESS, {"checkpoint": {"keep": 1}}), (1, 2), weight=4),
-    "three-seeds": Kind("probe-point", merged(SAC, IN_PROCESS, SHORT), (1, 2, 3), weight=3),
-    "workers": Kind("probe-point", merged(SAC, {"env": {"workers": 2}}), weight=2),
-    "fused": Kind("probe-native", SAC, weight=2),
-    "fused-two-seeds": Kind("probe-native", merged(SAC, SHORT), (1, 2), weight=1),
-    "ppo": Kind("probe-point", merged(PPO, IN_PROCESS), weight=3),
-    "ppo-two-seeds": Kind("probe-delay", merged(PPO, IN_PROCESS), (1, 2), weight=2),
-    "ppo-fused": Kind("probe-native", PPO, weight=2),
-    "torch": Kind("probe-torch", SAC, weight=2, exact=False),
+    "two-seeds": Kind("probe-point", merged(SAC, IN_PROCESS, QUICK), (1, 2), weight=5),
+    "three-seeds": Kind("probe-point", merged(SAC, IN_PROCESS, QUICK, SHORT), (1, 2, 3), weight=4),
+    "workers": Kind("probe-point", merged(SAC, QUICK, {"env": {"workers": 2}}), weight=3),
+    "fused": Kind("probe-native", merged(SAC, QUICK), weight=3),
+    "fused-two-seeds": Kind("probe-native", merged(SAC, QUICK, SHORT), (1, 2), weight=2),
+    "ppo": Kind("probe-point", merged(PPO, IN_PROCESS), weight=4),
+    "ppo-two-seeds": Kind("probe-delay", merged(PPO, IN_PROCESS), (1, 2), weight=4),
+    "ppo-fused": Kind("probe-native", PPO, weight=3),
+    "torch": Kind("probe-torch", merged(SAC, QUICK), weight=1, exact=False),
     "torch-ppo": Kind("probe-torch", PPO, weight=1, exact=False),
     "bench": Kind("probe-point", merged(PPO, IN_PROCESS, {"eval": {"every": 0}}), (1, 2), weight=1),
 }
@@ -303,8 +304,10 @@ def fail(calls: int, rng: random.Random) -> Fault:
     return Fault(rng.randint(1, calls), "fail", rng.choice([errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EINTR]))
 
 
-def soak(names: Sequence[str], kills: int, errors: int, seed: int, folder: Path) -> dict[str, Tally]:
-    """So many kills and errors, shared among the kinds by their weights."""
+def soak(
+    names: Sequence[str], kills: int, errors: int, seed: int, folder: Path, done: Callable[[dict[str, Tally]], None]
+) -> dict[str, Tally]:
+    """So many kills and errors, shared among the kinds by their weights; `done` is told after each kind."""
     total, tallies = sum(KINDS[name].weight for name in names), {}
     for name in names:
         share = KINDS[name].weight / total
@@ -317,6 +320,7 @@ def soak(names: Sequence[str], kills: int, errors: int, seed: int, folder: Path)
         tally, seconds = one.tally, time.monotonic() - began
         print(f"{name}: {tally.kills} kills, {tally.errors} errors, {tally.runs} runs, {len(tally.losses)} lost, "
               f"{tally.tracebacks} tracebacks, {seconds:.0f} s", flush=True)  # fmt: skip
+        done(tallies)
     return tallies
 
 
@@ -367,10 +371,8 @@ def frozen(kind: Kind, folder: Path, calls: tuple[str, ...], stride: int = 1, af
 def cluster_script(text: str, kind: Kind, bin: Path) -> str:
     """The script of docs/running.md for this kind of run; `warpsac` asks the process that holds the two pipes."""
     (script,) = (block for block in re.findall(r"```sh\n(.*?)```", text, re.S) if "SBATCH" in block)
-    words = " ".join(["probe", *words_of(kind.settings)])
-    script = script.replace(". .venv/bin/activate\n", "").replace(
-        "G1JoystickFlatTerrain", words.replace("probe", kind.task)
-    )
+    words = " ".join([kind.task, *words_of(kind.settings)])
+    script = script.replace(". .venv/bin/activate\n", "").replace("G1JoystickFlatTerrain", words)
     stub = bin / "warpsac"
     stub.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {bin}/words\nread code < {bin}/code\nexit $code\n")
     stub.chmod(0o755)
@@ -418,11 +420,11 @@ def scripted(kind: Kind, folder: Path, text: str) -> int:
         compare(kind, [run], [reference])
         if sorted(path.name for path in (folder / "runs").iterdir()) != [run.name]:
             raise Lost(f"{run}: call {number}: {list((folder / 'runs').iterdir())}")
-        if submit(0, "count") != 0:
-            raise Lost(f"{run}: call {number}: submitted once more, it does not end well")
-        shutil.rmtree(run)
         if begun:
+            if submit(0, "count") != 0:
+                raise Lost(f"{run}: submitted once more, it does not end well")
             return number
+        shutil.rmtree(run)
 
 
 # --- every bit
@@ -497,59 +499,68 @@ def record(section: str, content: Mapping[str, Any]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kill runs until they are complete, and compare.")
+    parser = argparse.ArgumentParser(description="Runs that are stopped, or whose files are damaged, and what is lost.")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--errors", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--frozen", type=int, metavar="STRIDE", help="stop at every call, and one in STRIDE elsewhere")
     parser.add_argument("--flips", type=int, metavar="STRIDE", help="turn over every STRIDE-th bit of a run's files")
+    parser.add_argument("--frozen", type=int, metavar="STRIDE", help="stop at every call, and one in STRIDE elsewhere")
     parser.add_argument("--write", metavar="SECTION", help="of results/reliability.json")
     asked = parser.parse_args()
     memory = Path("/dev/shm")  # where an fsync costs nothing
     where = memory if os.access(memory, os.W_OK) else None
     folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="warpsac-soak-", dir=where)))
-    if asked.frozen:
-        return stop_everywhere(folder, asked.frozen)
+    content: dict[str, Any] = {"seed": asked.seed}
+    bad = 0
+    if asked.kills or asked.errors:
+
+        def so_far(tallies: dict[str, Tally]) -> None:
+            if asked.write:
+                record(asked.write, content | summary(tallies))
+
+        content |= summary(soak(here(asked.kinds), asked.kills, asked.errors, asked.seed, folder, so_far))
+        bad += content["losses"] + content["tracebacks"]
     if asked.flips:
-        counted = flips(folder / "run", asked.flips)
-        print(json.dumps(counted, indent=1))
-        if asked.write:
-            record(asked.write, {"files": counted})
-        return int(any(count["silent"] for count in counted.values()))
-    tallies = soak(here(asked.kinds), asked.kills, asked.errors, asked.seed, folder)
-    total = {name: sum(getattr(tally, name) for tally in tallies.values()) for name in ("kills", "errors", "runs")}
-    total["tracebacks"] = sum(tally.tracebacks for tally in tallies.values())
+        content["flips"] = flips(folder / "run", asked.flips)
+        bad += sum(count["silent"] for count in content["flips"].values())
+    if asked.frozen:  # last: nothing can be forked from a process in which JAX has computed
+        content["frozen"] = stop_everywhere(folder, asked.frozen)
+    print(json.dumps(content, indent=1))
+    if asked.write:
+        record(asked.write, content)
+    if not bad:
+        shutil.rmtree(folder)
+    return int(bad > 0)
+
+
+def summary(tallies: Mapping[str, Tally]) -> dict[str, Any]:
     lost = [line for tally in tallies.values() for line in tally.losses]
     kinds = {name: dataclasses.asdict(tally) | {"losses": len(tally.losses)} for name, tally in tallies.items()}
-    print(total | {"losses": len(lost)})
-    if asked.write:
-        record(asked.write, {"seed": asked.seed, **total, "losses": len(lost), "lost": lost, "kinds": kinds})
-    if not lost:
-        shutil.rmtree(folder)
-    return 1 if lost or total["tracebacks"] else 0
+    names = ("kills", "errors", "runs", "losses", "tracebacks")
+    return {name: sum(kind[name] for kind in kinds.values()) for name in names} | {"lost": lost, "kinds": kinds}
 
 
-def stop_everywhere(folder: Path, stride: int) -> int:
-    """At every call in the most important places, at one in `stride` elsewhere."""
+def stop_everywhere(folder: Path, stride: int) -> dict[str, str]:
+    """At every call in the most important places, at one in `stride` elsewhere; what was done."""
 
-    def which(stride: int) -> str:
-        return "each" if stride == 1 else f"one in {stride}"
+    def stopped(stride: int, count: int) -> str:
+        return f"stopped at {'each' if stride == 1 else f'one in {stride}'} of {count} calls"
 
-    small = {"total_steps": 60, "eval": {"every": 60}, "checkpoint": {"every": 30, "keep": 1}}
+    small = {"total_steps": 60, "eval": {"every": 0}, "checkpoint": {"every": 30, "keep": 1}}
     kinds = {
         seeds: Kind("probe-point", merged(PPO, IN_PROCESS, small), tuple(range(1, seeds + 1))) for seeds in (1, 2, 3)
     }
-    count = scripted(kinds[1], folder / "script", (ROOT / "docs" / "running.md").read_text())
-    print(f"script: stopped at each of {count} calls until training begins")
-    calls = ("rename", "fsync")
-    for seeds, each in ((2, 1), (3, stride)):
-        count = frozen(kinds[seeds], folder / f"{seeds}", calls, each)
-        print(f"{seeds} seeds: stopped at {which(each)} of {count} calls")
-    count = frozen(kinds[2], folder / "changed", calls, stride, after=30, total_steps=75, eval={"every": 15})
-    print(f"2 seeds, resumed with other settings: stopped at {which(stride)} of {count} calls")
-    shutil.rmtree(folder)
-    return 0
+    calls, done = ("rename", "fsync"), {}
+    early = dataclasses.replace(kinds[1], settings=merged(kinds[1].settings, {"eval": {"every": 60}}))  # a first row
+    count = scripted(early, folder / "script", (ROOT / "docs" / "running.md").read_text())
+    done["the script, until training begins"] = stopped(1, count)
+    done["two seeds"] = stopped(1, frozen(kinds[2], folder / "2", calls))
+    done["three seeds"] = stopped(stride, frozen(kinds[3], folder / "3", calls, stride))
+    changes: dict[str, Any] = {"total_steps": 75, "eval": {"every": 15}}
+    count = frozen(kinds[2], folder / "changed", calls, stride, after=30, **changes)
+    done["two seeds, resumed with other settings"] = stopped(stride, count)
+    return done
 
 
 if __name__ == "__main__":

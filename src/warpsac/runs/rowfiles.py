@@ -269,7 +269,8 @@ def _losses(
         rows, left = tally["rows"], sum(readable)
         if left < rows:
             cut = all(readable[:left])  # what is left is the beginning
-            which = f"rows {left + 1:,} to {rows:,}" if cut else f"{rows - left:,} of {rows:,} rows"
+            last = f"rows {left + 1:,} to {rows:,}" if rows > left + 1 else f"row {rows:,}"
+            which = last if cut else f"{rows - left:,} of {rows:,} rows"
             found = sum(_is_evaluation(line) for line, good in zip(lines or (), readable) if good)
             gone = max(0, tally["evaluations"] - found - restored)
             lost = f"; {_counted(gone, 'evaluation')} lost" if gone else ""
