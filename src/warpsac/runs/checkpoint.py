@@ -327,7 +327,8 @@ def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise DamagedCheckpoint(f"checkpoint {path} is damaged: {name}: {in_words(error)}") from error
-    return Checkpoint(path, manifest["step"], manifest["info"], arrays, manifest.get("run", {}))
+    run = manifest.get("run")
+    return Checkpoint(path, manifest["step"], manifest["info"], arrays, run if isinstance(run, dict) else {})
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

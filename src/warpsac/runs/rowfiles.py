@@ -25,7 +25,7 @@ from typing import Any
 from warpsac.errors import UserError
 from warpsac.runs.files import require_writable, stop_if_unwritable, sync_folder, write_atomically
 
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.csv"
+METRICS, EVALUATIONS, ASIDE = "metrics.jsonl", "evaluations.csv", "set_aside"
 WALL_CLOCK_PREFIX = "time/"
 
 # Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
@@ -105,8 +105,8 @@ class RowFiles:
     def tally(self) -> dict[str, int]:
         """All rows so far: how many, how many evaluations among them, their bytes and CRC-32. A checkpoint keeps it."""
         if self._tally is None:
-            path = self.folder / METRICS
-            self._tally = _tally(map(_encode, _lines(path)) if path.exists() else ())
+            with stop_if_unwritable(self.folder / METRICS):
+                self._tally = _tally(map(_encode, self._found() or ()))
         return dict(self._tally)
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class RowFiles:
 
 def aside_folder(run: Path) -> Path:
     """Where a run keeps what a resume took back."""
-    folder = run / "set_aside"
+    folder = run / ASIDE
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -262,7 +262,7 @@ def _losses(
     rebuilt = f"; {_counted(restored, 'evaluation')} rebuilt from {EVALUATIONS}" if restored else ""
     data = _encode(lines or ())
     damaged = "missing" if lines is None else "damaged" if data else "empty"
-    if tally is None:  # of an earlier version, or from the beginning
+    if not tally:  # of an earlier version, or from the beginning
         if step > 0 and (restored or not any(readable)):
             yield f"{path} is {damaged}: rows up to step {step:,} are lost{rebuilt}"
     elif len(data) < tally["bytes"] or zlib.crc32(data[: tally["bytes"]]) != tally["crc32"]:
@@ -279,7 +279,7 @@ def _losses(
             yield f"{path}: its rows up to step {step:,} are not those that the checkpoint was saved with"
     odd = sum("\0" in line or (line.endswith("\n") and math.isinf(_step_of(line))) for line in lines or ())
     if odd:
-        yield f"{path}: {_counted(odd, 'unreadable line')} moved to {aside_folder(path.parent).name}"
+        yield f"{path}: {_counted(odd, 'unreadable line')} moved to {ASIDE}"
 
 
 def _counted(count: int, what: str) -> str:

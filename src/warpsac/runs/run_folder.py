@@ -128,7 +128,7 @@ def _make_locked(out: Path) -> tuple[Path, int | None]:
 
 def _remove_half_made(out: Path) -> None:
     """Remove what killed processes left before their folders had a name; a living one holds its lock."""
-    for leftover in out.glob(f"{_HALF_MADE}*"):
+    for leftover in (path for path in out.glob(f"{_HALF_MADE}*") if not path.is_symlink()):
         with contextlib.suppress(Held, OSError):
             lock = lock_file(leftover / LOCK)
             if lock is not None:
@@ -154,9 +154,10 @@ def _taken(path: Path, config: Config, content: Mapping[str, bytes]) -> RunFolde
 def is_unused(folder: Path) -> bool:
     """Whether a run folder holds nothing but what it is created with."""
     created = {CONFIG, META, SYMMETRY}
-    if folder.is_symlink() or not folder.is_dir() or not (folder / CONFIG).is_file():
-        return False
-    return {path.name for path in folder.iterdir()} <= {LOCK, *created, *(f".{name}.tmp" for name in created)}
+    with contextlib.suppress(OSError):
+        if not folder.is_symlink() and (folder / CONFIG).is_file():
+            return {path.name for path in folder.iterdir()} <= {LOCK, *created, *(f".{name}.tmp" for name in created)}
+    return False
 
 
 def open_run(path: Path | str) -> RunFolder:
@@ -249,7 +250,8 @@ class RunFolder:
         if "settings" not in record:
             return  # saved by an earlier version
         then = from_json(json.dumps(record["settings"]), str(where))
-        resumes = [part_of(entry, "changed", dict) for entry in part_of(self.meta, "resumes", list) if entry]
+        entries = [entry for entry in part_of(self.meta, "resumes", list) if isinstance(entry, dict)]
+        resumes = [part_of(entry, "changed", dict) for entry in entries]
         for path, (before, now) in differences(then, self._in_file).items():
             plain = json.loads(json.dumps(now))
             said = any(isinstance(pair := changed.get(path), list) and pair[1:] == [plain] for changed in resumes)
@@ -279,7 +281,7 @@ class RunFolder:
         if asked.log.wandb:
             require_wandb()
         self.lock()
-        for line in self.rows.set_aside_after(step, (record or {}).get("rows")):
+        for line in self.rows.set_aside_after(step, part_of(record or {}, "rows", dict)):
             report(line)
         with require_writable(self.path):
             (self.path / FAILURE).unlink(missing_ok=True)
