@@ -307,7 +307,7 @@ def fail(calls: int, rng: random.Random) -> Fault:
 def soak(
     names: Sequence[str], kills: int, errors: int, seed: int, folder: Path, done: Callable[[dict[str, Tally]], None]
 ) -> dict[str, Tally]:
-    """So many kills and errors, shared among the kinds by their weights; `done` is told after each kind."""
+    """So many kills and errors, shared among the kinds by their weights; `done` is told after each run."""
     total, tallies = sum(KINDS[name].weight for name in names), {}
     for name in names:
         share = KINDS[name].weight / total
@@ -315,12 +315,13 @@ def soak(
         tallies[name], number, began = one.tally, 0, time.monotonic()
         while one.tally.kills < share * kills:
             one.chain(number := number + 1, kill)
+            done(tallies)
         while one.tally.errors < share * errors and name != BENCH:
             one.chain(number := number + 1, fail)
+            done(tallies)
         tally, seconds = one.tally, time.monotonic() - began
         print(f"{name}: {tally.kills} kills, {tally.errors} errors, {tally.runs} runs, {len(tally.losses)} lost, "
               f"{tally.tracebacks} tracebacks, {seconds:.0f} s", flush=True)  # fmt: skip
-        done(tallies)
     return tallies
 
 
