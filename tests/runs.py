@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,18 @@ def state_of(run: Path) -> dict[str, np.ndarray]:
         if name not in ("seconds", "env_spec"):
             state[f"info/{name}"] = np.asarray(-1 if value is None else value)
     return state
+
+
+def retell(run: Path, **settings: Any) -> Path:
+    """Make a run folder say throughout that it was trained with other settings, as a stranger's might."""
+    config = run / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | settings, indent=2) + "\n")
+    for file in run.glob("*/step_*/manifest.json"):
+        manifest = json.loads(file.read_text())
+        manifest["run"]["settings"] |= settings
+        manifest["checksum"] = checkpoint._manifest_checksum(manifest)
+        file.write_text(json.dumps(manifest))
+    return run
 
 
 def rows_of(run: Path, without_evaluations_at: Sequence[int] = ()) -> list[dict[str, Any]]:

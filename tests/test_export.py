@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import walker
-from runs import tiny
+from runs import retell, tiny
 from warpsac import cli
 from warpsac.agents import networks
 from warpsac.agents.ppo import learner as ppo
@@ -231,7 +231,7 @@ def test_a_policy_alone_can_be_exported(run: Path, tmp_path: Path) -> None:
     assert Policy(done.path / "policy.onnx").card["run"]["evaluation_return"] is None
     # Of a task that is unknown here, with a description that was damaged.
     (kept / "meta.json").write_text('{"git": 5, "resumes": null, "versions": []}')
-    (kept / "config.json").write_text((kept / "config.json").read_text().replace("probe-point", "mine:Robot-v0"))
+    retell(kept, task="mine:Robot-v0")
     with pytest.raises(UserError, match="or export the policy alone with --without-robot"):
         export(kept)
     card = Policy(export(kept, without_robot=True).path / "policy.onnx").card
@@ -275,8 +275,7 @@ def test_a_simulator_that_the_policy_does_not_fit_is_refused(
     """As `eval` and `play` refuse it: the folder says another task than its policy was trained on."""
     other = tmp_path / "run"
     shutil.copytree(run, other)
-    config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(config | {"task": "probe-constant"}))
+    retell(other, task="probe-constant")
     assert cli.main(["export", str(other), "--out", str(tmp_path / "out")]) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"warpsac: probe-constant: obs_dim is \d+, but the policy was trained with 4\n", err)
