@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib
+import itertools
 import json
 import operator
 import re
@@ -296,16 +297,39 @@ def test_the_table_of_mjlab_is_the_file_that_was_measured():
 
 def test_the_table_of_tracking_is_the_file_that_was_measured():
     shown = re.findall(
-        r"^\| `(warpsac-a|ppo)` \| ([\d.]+) M \| (\d+) \| (\S+) \| (\d+) \| (\S+) \| (\S+) \|$", RESULTS, re.M
+        r"^\| `(warpsac-norm-off|ppo)` \| ([\d.]+) M \| (\d+) \| (\S+) \| (\d+) \| (\S+) \| (\S+) \|$", RESULTS, re.M
     )
     measured = [
         (
             name, f"{row['step'] / 1e6:.1f}", f"{row['seconds']:.0f}", f"{row['return_mean']:.1f}",
             f"{row['length_mean']:.0f}", f"{row['error_body_pos']:.3f}", f"{row['error_joint_pos']:.2f}",
         )
-        for name, one in zip(("warpsac-a", "ppo"), measurements("tracking-h200"))
+        for name, one in zip(("warpsac-norm-off", "ppo"), measurements("tracking-h200"))
         for row in one["rows"]
     ]  # fmt: skip
+    assert shown == measured
+
+
+def test_the_table_of_tracking_pilots_is_the_file_that_was_measured():
+    shown = re.findall(r"^\| (\d+ x \d+) \| ([12]) \| (\S+) \| (\S+) \| (.+) \|$", RESULTS, re.M)
+    measured = []
+    for one in measurements("tracking-h200"):
+        if not one["note"].startswith("pilot"):
+            continue
+        words = shlex.split(one["command"])
+        given = dict(itertools.pairwise(words))
+        at = {row["step"]: row for row in one["rows"] if "episode_length" in row}
+        cells = [(step, "episode_length") for step in (2_048_000, 4_096_000, 6_144_000)]
+        cells.append((6_144_000, "episode_return"))
+        measured.append(
+            (
+                f"{given['--updates-per-step']} x {given.get('--replay.batch-size', 2048)}",
+                "2" if given["--variant"] == "warpsac-norm-off" else "1",
+                given["--learner.target-std"],
+                given["--learner.initial-alpha"],
+                " | ".join(f"{at[step][key]:.1f}" if step in at else "\u2013" for step, key in cells),
+            )
+        )
     assert shown == measured
 
 
