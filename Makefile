@@ -43,7 +43,7 @@ EXTRA_mjlab-old  := sim2real
 SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit tasks test-old-physics browser vulkan bench lock clean
+.PHONY: help setup demo test lint format types unit tasks test-old-physics browser vulkan bench soak lock clean
 .PHONY: $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
@@ -114,6 +114,16 @@ bench: $(STAMP)  ## speed of replay sampling, one learner update and a report on
 	$(BIN)/python benchmarks/sampling.py
 	$(BIN)/python benchmarks/update.py
 	$(BIN)/python benchmarks/report.py
+
+KILLS := 1000
+
+soak: $(STAMP)  ## kill runs, fail their disk, damage their files; figures in results/reliability.json
+	$(BIN)/python tests/soak.py --kills $(KILLS) --errors $$(($(KILLS) / 6)) --write kills
+	@if [ -e .venv-mjlab/.installed ]; then \
+	  .venv-mjlab/bin/python tests/soak.py --kills $$(($(KILLS) / 12)) --errors $$(($(KILLS) / 60)) --write kills-torch; \
+	else echo "soak: no torch runs without .venv-mjlab (make test-mjlab)"; fi
+	$(BIN)/python tests/soak.py --flips 1 --frozen 1 --write flips-and-stops
+	@if [ -e tests/fuzz.py ]; then $(BIN)/python tests/fuzz.py; fi
 
 lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
 	$(BIN)/python -m pip install --quiet uv

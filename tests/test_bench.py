@@ -26,6 +26,8 @@ from warpsac.bench.on_ray import ChangeReader, write_changes
 from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
 from warpsac.bench.worker import parts_of
+from warpsac.config.loading import to_json
+from warpsac.config.schema import Config
 from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.report.groups import Group
 from warpsac.report.missing import Missing, find_missing, find_plans
@@ -81,6 +83,31 @@ def test_what_is_left_is_put_together_as_far_as_it_can_be(tmp_path: Path) -> Non
     leave(tmp_path, cell, 6, HALF, (400,))  # no step in common: one by one
     parts = parts_of(states_of(tmp_path, cell))
     assert [[state.seed for state in part] for part in parts] == [[4], [5], [2], [3], [6]]
+
+
+def test_seeds_killed_in_their_first_checkpoint_stay_together(tmp_path: Path) -> None:
+    cell = cell_of(seeds=(1, 2, 3), checkpoint={"every": 1000})
+    started = [(0, 0.0, 1.0), (1000, 5.0, 2.0)]
+    for seed, saved in ((1, (1000,)), (2, ()), (3, ())):
+        run = leave(tmp_path, cell, seed, started, saved)
+        (run / run_folder.CONFIG).write_text(to_json(dataclasses.replace(cell.config, seeds=(seed,))))
+    parts = parts_of(states_of(tmp_path, cell))
+    assert [[state.seed for state in part] for part in parts] == [[1, 2, 3]]
+    (run / "metrics.jsonl").write_text("")  # not as far as the others: of another program
+    parts = parts_of(states_of(tmp_path, cell))
+    assert [[state.seed for state in part] for part in parts] == [[2, 3], [1]]
+
+
+def test_folders_in_which_nothing_happened_are_made_again_together(tmp_path: Path) -> None:
+    run = run_folder.create(tmp_path, "run", Config(), 1, {})
+    code = "import sys; from pathlib import Path; from warpsac.bench import worker\n"
+    code += "worker._remove_half_made(Path(sys.argv[1]))"
+    words = [sys.executable, "-c", code, str(run.path)]
+    subprocess.run(words, check=True)
+    assert run.path.exists()  # somebody holds it
+    run.close()
+    subprocess.run(words, check=True)
+    assert not run.path.exists()
 
 
 def test_half_made_folders_are_made_again(tmp_path: Path) -> None:

@@ -188,6 +188,7 @@ def test_policies_beyond_the_checkpoint_are_set_aside(tmp_path: Path, monkeypatc
 def test_an_evaluation_made_again_replaces_its_policy(tmp_path: Path) -> None:
     (mine,) = start.train(tiny(tmp_path, stop_at=120)).runs
     (mine / "metrics.jsonl").write_text((mine / "metrics.jsonl").read_text()[:-10])  # the last evaluation
+    (mine / "evaluations.csv").unlink()  # from which it would be rebuilt
     (kept,) = checkpoint.find(mine / "policies", 120)
     (kept / "mark").touch()
     assert start.resume([mine]).finished

@@ -30,7 +30,7 @@ SETTINGS = (
 
 def start(out: Path, *words: str) -> subprocess.Popen[str]:
     """Train, or resume the run that is there."""
-    runs = sorted(config.parent for config in out.glob("*/config.json"))
+    runs = sorted(config.parent for config in out.glob("run*/config.json"))
     command = ["--resume", str(runs[-1])] if runs else ["probe-point", *SETTINGS.split(), "--out", str(out)]
     return subprocess.Popen(
         [sys.executable, "-m", "warpsac.cli", "train", *command, *words],
@@ -45,7 +45,7 @@ def finish(out: Path, stop_at: int) -> Path:
     process = start(out, f"--stop-at={stop_at}")
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    return max(config.parent for config in out.glob("*/config.json"))
+    return max(config.parent for config in out.glob("run*/config.json"))
 
 
 def saved_until(out: Path) -> int:
@@ -82,7 +82,7 @@ def test_killed_twenty_times_equals_uninterrupted(tmp_path: Path) -> None:
     rng = random.Random(1)
     learned = [kill_somewhere(tmp_path / "killed", rng, early=i < EARLY) for i in range(KILLS)]
     assert sum(learned) >= KILLS - EARLY
-    (run,) = (config.parent for config in (tmp_path / "killed").glob("*/config.json"))
+    (run,) = (config.parent for config in (tmp_path / "killed").glob("run*/config.json"))
     reached = max(checkpoint.steps(run / "checkpoints"))
     assert 200 < reached < HORIZON - 200
     stop_at = reached + 100

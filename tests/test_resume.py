@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import warpsac
 from runs import WARMUP, assert_same_run, assert_same_state, rows_of, state_of, tiny
 from warpsac.config.schema import Config
 from warpsac.errors import UserError
@@ -132,7 +133,7 @@ def test_resumed_with_replay_in_the_other_memory(tmp_path: Path, uninterrupted: 
     for before, after in (("host", "device"), ("device", "host")):
         config = tiny(tmp_path, **setting | {"replay": {"n_step": 3, "placement": before}}, stop_at=141)
         (run,) = start.train(config).runs
-        settings = (run / "config.json").read_text()
+        settings = (run / "config.json").read_text()  # edited for another machine
         assert f'"placement": "{before}"' in settings
         (run / "config.json").write_text(settings.replace(f'"placement": "{before}"', f'"placement": "{after}"'))
         start.resume([run], stop_at=270)
@@ -310,6 +311,116 @@ def test_killed_while_the_seeds_are_saved_with_one_checkpoint_each(
         assert checkpoint.steps(run / "checkpoints") == [270]
 
 
+@pytest.mark.parametrize("killed_at", [1, 2])
+def test_killed_while_the_seeds_save_their_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """80 environment steps, the first multiple of 10 environments after `checkpoint.every`, with a row at 80."""
+    save, saves = checkpoint.save, 0
+
+    def killed(folder: Path, *rest: Any) -> Path:
+        nonlocal saves
+        saves += folder.name == "checkpoints"
+        if saves == killed_at + 1:
+            raise Killed
+        return save(folder, *rest)
+
+    changes = {
+        "seeds": (1, 2, 3),
+        "env": {"num_envs": 10},
+        "learning_starts": 60,
+        "total_steps": 120,
+        "log": {"every": 4},
+    }
+    reference = start.train(tiny(tmp_path / "reference", **changes)).runs
+    monkeypatch.setattr(checkpoint, "save", killed)
+    with pytest.raises(Killed):
+        start.train(tiny(tmp_path / "killed", **changes))
+    monkeypatch.undo()
+    runs = sorted((tmp_path / "killed").iterdir())
+    assert [checkpoint.steps(run / "checkpoints") for run in runs] == [[80]] * killed_at + [[]] * (3 - killed_at)
+    assert rows_of(runs[2])[-1]["step"] == 80
+    capsys.readouterr()
+    assert start.resume(runs).finished
+    assert "some seeds have no checkpoint yet: all start from the beginning" in capsys.readouterr().out
+    for run, other in zip(runs, reference, strict=True):
+        assert_same_run(run, other)
+    assert (runs[0] / "checkpoints" / "set-aside-step_000000000080").is_dir()
+
+
+def test_seeds_of_which_some_lost_their_checkpoints_do_not_begin_again(tmp_path: Path) -> None:
+    runs = start.train(tiny(tmp_path, seeds=(1, 2), stop_at=150)).runs
+    shutil.rmtree(runs[1] / "checkpoints")
+    with pytest.raises(UserError, match=r"seed2: has rows up to step 150 but no checkpoint to resume from"):
+        start.resume(runs)
+    assert checkpoint.steps(runs[0] / "checkpoints") == [75, 150]
+
+
+def test_a_run_that_was_resumed_from_a_checkpoint_has_lost_it(tmp_path: Path) -> None:
+    """It has not come to its first regular one, but a signal had asked for one."""
+    (run,) = start.train(tiny(tmp_path, stop_at=30)).runs
+    start.resume([run], stop_at=60)
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UserError, match=r"has rows up to step 60 but no checkpoint to resume from"):
+        start.resume([run])
+
+
+# --- files that are not those of the checkpoint
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return start.train(tiny(tmp_path_factory.mktemp("half"), stop_at=120)).runs[0]
+
+
+def test_lost_rows_are_said_and_training_continues(
+    tmp_path: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(half, run)
+    (run / "metrics.jsonl").write_bytes(b"")
+    capsys.readouterr()
+    assert start.resume([run], stop_at=135).finished
+    said = "metrics.jsonl is empty: rows 1 to 7, up to step 120, lost; 2 evaluations were rebuilt from evaluations.csv"
+    assert said in capsys.readouterr().out
+    assert [row["step"] for row in rowfiles.read_evaluations(run)] == [0, 120, 135]
+    assert start.resume([run], stop_at=138).finished
+    assert "metrics.jsonl" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("last", ["checkpoints", "policies"])
+def test_an_altered_config_is_refused_wherever_it_matters(tmp_path: Path, half: Path, last: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(half, run)
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"gamma": 0.99,', '"gamma": 0.98,', 1))
+    why = r"config\.json says learner\.gamma = 0\.98, but step_000000000120 was saved with 0\.99: .*set it back"
+    with pytest.raises(UserError, match=why):
+        start.resume([run])
+    shutil.rmtree(run / ("policies" if last == "checkpoints" else "checkpoints"))
+    with pytest.raises(UserError, match=why):
+        warpsac.load_policy(run)
+    with pytest.raises(UserError, match=why):
+        start.train(tiny(tmp_path, init_from=str(run)))
+    assert not (run / "failure.txt").exists()
+
+
+def test_an_altered_config_is_refused_before_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that there is then is the policy of the first evaluation."""
+    interrupt(monkeypatch, at=16, how=die)
+    with pytest.raises(Killed):
+        start.train(tiny(tmp_path))
+    (run,) = tmp_path.iterdir()
+    text = (run / "config.json").read_text()
+    (run / "config.json").write_text(text.replace('"total_steps": 270', '"total_steps": 271'))
+    with pytest.raises(UserError, match=r"total_steps = 271, but step_000000000000 was saved with 270"):
+        start.resume([run])
+    (run / "config.json").write_text(text)
+    assert start.resume([run], stop_at=30).finished
+
+
 def test_seeds_that_refilled_replay_at_different_times_are_not_resumed_together(tmp_path: Path) -> None:
     """Both are at one step, with replays of different lengths: one count of steps cannot describe both."""
     limit = {"replay_limit_gb": 1e-6}  # a few interactions
@@ -361,7 +472,7 @@ def test_runs_of_different_settings_are_not_resumed_together(tmp_path: Path) -> 
         start.train(tiny(tmp_path, seeds=(seed,), stop_at=15, eval={"every": 0}, log={"every": seed})).runs[0]
         for seed in (1, 2)
     ]
-    with pytest.raises(UserError, match="have different settings: resume them one by one"):
+    with pytest.raises(UserError, match=r"different settings .log.every: 2 and 1.: give --log.every again, or resume"):
         start.resume(runs)
     with pytest.raises(UserError, match="at least one run folder"):
         start.resume([])

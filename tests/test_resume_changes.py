@@ -152,7 +152,8 @@ def test_what_cannot_change(stopped: Path, settings: dict[str, Any], why: str) -
 def test_seeds_with_different_settings_are_one_again_if_they_change_to_the_same(tmp_path: Path) -> None:
     runs = start.train(tiny(tmp_path, seeds=(1, 2), stop_at=30, eval={"every": 0})).runs
     start.resume(runs[1:], log={"every": 5})
-    with pytest.raises(UserError, match="have different settings: resume them one by one"):
+    again = r"different settings \(log.every: 5 and 7\): give --log.every again, or resume them one by one"
+    with pytest.raises(UserError, match=again):
         start.resume(runs, stop_at=60)
     assert start.resume(runs, stop_at=60, log={"every": 3}).finished
     assert [run_folder.open_run(run).config.log.every for run in runs] == [3, 3]

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import types
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,102 @@ def test_create_never_overwrites(tmp_path: Path) -> None:
     assert [new_run(tmp_path).path.name for _ in range(2)] == ["run-3", "run-4"]
     assert {p: p.read_bytes() for p in first.path.iterdir()} == before
     assert (tmp_path / "run-2").read_text() == "a file of another program"
+
+
+def in_use_for_others(folder: Path) -> bool:
+    code = "import sys; from pathlib import Path; from warpsac.runs import run_folder\n"
+    code += "print(run_folder.in_use(Path(sys.argv[1])))"
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    return done.stdout.strip() == "True"
+
+
+def test_a_folder_has_its_name_only_when_it_is_whole_and_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename, seen = os.rename, []
+
+    def look(source: Path, target: Path) -> None:
+        content = sorted(path.name for path in source.iterdir())
+        rename(source, target)
+        seen.append((content, in_use_for_others(target)))
+
+    monkeypatch.setattr(run_folder.os, "rename", look)
+    run = run_folder.create(tmp_path, "run", CONFIG, 3, META, "{}")
+    assert seen == [([".lock", "config.json", "meta.json", "symmetry.json"], True)]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    run.close()
+    assert not in_use_for_others(run.path)
+
+
+def test_another_process_that_is_quicker_keeps_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look whether a name is free and the rename."""
+    rename = os.rename
+
+    def late(source: Path, target: Path) -> None:
+        if target.name == "run":
+            target.mkdir()
+            (target / "config.json").write_text("of the other")
+        rename(source, target)
+
+    monkeypatch.setattr(run_folder.os, "rename", late)
+    assert new_run(tmp_path).path.name == "run-2"
+    assert (tmp_path / "run" / "config.json").read_text() == "of the other"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "run-2"]
+
+
+def test_a_folder_of_the_users_is_never_taken(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()  # empty: a rename would replace it
+    (tmp_path / "run-2").symlink_to(tmp_path / "nowhere")
+    first = new_run(tmp_path)
+    assert first.path.name == "run-3"
+    first.close()
+    (tmp_path / "run-4").symlink_to(first.path)
+    first.log(train_row(1))
+    first.close()
+    assert new_run(tmp_path).path.name == "run-5"
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_start_that_was_killed_is_taken_up(tmp_path: Path) -> None:
+    """Several seeds: the folders of some were made. Nothing has happened in them, so they are what is asked for."""
+    new_run(tmp_path).close()
+    (tmp_path / "run" / ".meta.json.tmp").write_text("of a killed process")
+    later = run_folder.create(tmp_path, "run", CONFIG, 3, META | {"time": "later"})
+    assert (later.path.name, later.meta["time"]) == ("run", "later")
+    assert new_run(tmp_path).path.name == "run-2"  # the first is in use, by this very process
+    later.close()
+    other = dataclasses.replace(CONFIG, total_steps=CONFIG.total_steps + 1)
+    assert new_run(tmp_path, other).path.name == "run-3"
+    later.record_failure("is not recorded without the lock")
+    (later.path / "failure.txt").write_text("something has happened\n")
+    assert new_run(tmp_path).path.name == "run-4"
+
+
+def test_what_killed_processes_left_is_removed_unless_somebody_holds_it(tmp_path: Path) -> None:
+    left, held, bare = (tmp_path / f".new-run-{name}" for name in ("left", "held", "bare"))
+    for folder in (left, held, bare):
+        folder.mkdir()
+    (left / "meta.json").write_text("{}")
+    (left / ".lock").touch()
+    code = "import sys; from pathlib import Path; from warpsac.runs.files import lock_file\n"
+    code += "lock_file(Path(sys.argv[1])); print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, str(held / ".lock")]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        new_run(tmp_path).close()
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".new-run-held", "run"]
+        holder.communicate()
+    new_run(tmp_path, name="other").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "run"]
+
+
+def test_a_process_does_not_lose_its_lock_by_asking(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    assert not run_folder.in_use(run.path)  # by others
+    with pytest.raises(UserError, match="is training in this folder"):
+        run_folder.open_run(run.path).lock()
+    assert in_use_for_others(run.path)
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EROFS, errno.ENOSPC])
@@ -383,6 +480,161 @@ def test_a_folder_copied_without_its_rows_keeps_its_evaluations(tmp_path: Path) 
     assert (run.path / "evaluations.csv").read_text() == TABLE
     run.log(eval_row(30))
     assert [row["step"] for row in rowfiles.read_evaluations(run.path)] == [10, 20, 30]
+
+
+DAMAGES: list[tuple[Any, list[str]]] = [
+    (lambda data: data, []),
+    (lambda data: data + b'{"step": 30, "kind', []),  # cut off after the checkpoint
+    (
+        lambda data: None,
+        ["is missing: rows 1 to 4, up to step 20, lost; 2 evaluations were rebuilt from evaluations.csv"],
+    ),
+    (lambda data: b"", ["is empty: rows 1 to 4, up to step 20, lost; 2 evaluations were rebuilt from evaluations.csv"]),
+    (
+        lambda data: data[:-10],
+        ["is damaged: row 4, up to step 20, lost; 1 evaluation was rebuilt from evaluations.csv"],
+    ),
+    (
+        lambda data: data[:-200] + bytes(200),
+        [
+            "is damaged: rows 3 to 4, up to step 20, lost; 1 evaluation was rebuilt from evaluations.csv",
+            ": 1 unreadable line was moved to set_aside",
+        ],
+    ),
+    (lambda data: data + bytes(300), [": 1 unreadable line was moved to set_aside"]),
+    (
+        lambda data: data.replace(b'"kind": "train"', b'"kind" "train"', 1),
+        ["is damaged: 1 of 4 rows, up to step 20, lost", ": 1 unreadable line was moved to set_aside"],
+    ),
+    (
+        lambda data: data.replace(b"3.33", b"3.34", 1),
+        [": its rows up to step 20 are not those that the checkpoint was saved with"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), DAMAGES)
+def test_what_is_missing_of_the_rows_is_said(tmp_path: Path, change: Any, said: list[str]) -> None:
+    run = new_run(tmp_path)
+    for step in (10, 20):
+        run.log(train_row(step))
+        run.log(eval_row(step))
+    record = run.record()
+    assert record["rows"] == {"rows": 4, "evaluations": 2, **tally_of(run.path / "metrics.jsonl")}
+    run.close()
+    path = run.path / "metrics.jsonl"
+    content = change(path.read_bytes())
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    lines: list[str] = []
+    run = run_folder.open_run(run.path)
+    run.resume(20, {}, None, record, lines.append)
+    assert [line.removeprefix(str(path)).strip() for line in lines] == said
+    assert (run.path / "evaluations.csv").read_text() == TABLE
+    steps = [row["step"] for row in rowfiles.read_metrics(run.path)]
+    assert steps == sorted(steps)
+    # From the next checkpoint on, it is as it should be.
+    record = run.record()
+    run.close()
+    lines.clear()
+    run_folder.open_run(run.path).resume(20, {}, None, record, lines.append)
+    assert lines == []
+
+
+def tally_of(path: Path) -> dict[str, int]:
+    data = path.read_bytes()
+    return {"bytes": len(data), "crc32": zlib.crc32(data)}
+
+
+def test_the_tally_of_rows_follows_each_row(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    assert run.record()["rows"] == {"rows": 0, "evaluations": 0, "bytes": 0, "crc32": 0}
+    for number in range(1, 4):
+        run.log(eval_row(number, text="\u00e4\u2028"))
+        assert run.record()["rows"] == {"rows": number, "evaluations": number, **tally_of(run.path / "metrics.jsonl")}
+
+
+def test_without_a_table_lost_evaluations_are_counted(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    for step in (10, 20):
+        run.log(eval_row(step))
+    record, lines = run.record(), []
+    run.close()
+    (run.path / "metrics.jsonl").unlink()
+    (run.path / "evaluations.csv").unlink()
+    run_folder.open_run(run.path).resume(20, {}, None, record, lines.append)
+    assert lines == [f"{run.path}/metrics.jsonl is missing: rows 1 to 2, up to step 20, lost; 2 evaluations were lost"]
+
+
+def test_a_checkpoint_of_an_earlier_version_says_what_it_can(tmp_path: Path) -> None:
+    run, lines = interrupted(tmp_path), []
+    (run.path / "metrics.jsonl").unlink()
+    run.resume(20, {}, report=lines.append)
+    lost = f"{run.path}/metrics.jsonl is missing: rows up to step 20 are lost; "
+    assert lines == [f"{lost}2 evaluations were rebuilt from evaluations.csv"]
+
+
+# --- settings
+
+
+def test_settings_that_are_not_those_of_a_checkpoint(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    record, where = run.record(), Path("checkpoints/step_000000000020")
+    run.close()
+
+    def edited(**changes: Any) -> run_folder.RunFolder:
+        config = loading.override(run.config, changes)
+        (run.path / "config.json").write_text(loading.to_json(config))
+        return run_folder.open_run(run.path)
+
+    edited().require_as_saved(record, where)
+    edited(learner={"tau": 0.5}).require_as_saved({}, where)  # a checkpoint of an earlier version
+    edited(replay={"placement": "host"}, env={"workers": 3}).require_as_saved(record, where)  # another machine
+    refused = {
+        "learner.tau": {"learner": {"tau": 0.5}},
+        "total_steps": {"total_steps": 2_000_000},
+        "eval.every": {"eval": {"every": 7}},
+        "time_budget": {"time_budget": 60.0},
+        "task": {"task": "probe-point"},
+        "task_config.a.b": {"task_config": {"a.b": 1}},
+    }
+    for path, changes in refused.items():
+        with pytest.raises(UserError) as raised:
+            edited(**changes).require_as_saved(record, where)
+        assert f"config.json says {path} = " in str(raised.value)
+        assert "step_000000000020 was saved with" in str(raised.value)
+
+
+def test_settings_that_a_resume_changed_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed before the next checkpoint, and before or after config.json says so too."""
+    run = new_run(tmp_path)
+    record, where = run.record(), Path("step")
+    run.close()
+    longer = loading.override(run.config, {"total_steps": 2_000_000, "eval": {"every": 7}})
+
+    def killed(path: Path, data: bytes) -> None:
+        if path.name == "config.json":
+            raise SystemExit
+        files.write_atomically(path, data)
+
+    opened = run_folder.open_run(run.path)
+    monkeypatch.setattr(run_folder, "write_atomically", killed)
+    with pytest.raises(SystemExit):
+        opened.resume(0, {}, longer)
+    monkeypatch.undo()
+    opened.close()
+    run_folder.open_run(run.path).require_as_saved(record, where)
+    opened = run_folder.open_run(run.path)
+    opened.resume(0, {}, longer)
+    opened.close()
+    found = run_folder.open_run(run.path)
+    assert found.config.total_steps == 2_000_000
+    found.require_as_saved(record, where)
+    text = (run.path / "config.json").read_text()
+    (run.path / "config.json").write_text(text.replace("2000000", "2000001"))
+    with pytest.raises(UserError, match="total_steps = 2000001, but step was saved with 1000000"):
+        run_folder.open_run(run.path).require_as_saved(record, where)
 
 
 def test_a_broken_meta_file_does_not_prevent_a_resume(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import sys
 import time
@@ -28,7 +27,7 @@ from warpsac.envs.task_list import obstacle
 from warpsac.errors import ConfigError, UserError
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
-from warpsac.runs.files import Held, lock_file, require_writable
+from warpsac.runs.files import Held, lock_file, require_writable, unlock
 from warpsac.training.terminal import StopSignals
 
 
@@ -124,8 +123,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if lock is not None:
-            os.close(lock)
+        unlock(lock)
 
 
 # --- what is to be done

@@ -140,10 +140,13 @@ class Process:
 def parts_of(states: Sequence[RunState]) -> list[list[RunState]]:
     """What is left to train, in as few parts as possible.
 
-    Runs are resumed together if they have a checkpoint of the same step, or none has any.
+    Runs are resumed together if they have a checkpoint of the same step, none has any, or their program was killed
+    while it saved the first ones.
     """
     left = [state for state in states if state.status != "finished"]
     saved = {state: set(state.saved) for state in left if state.begun}
+    if any(saved.values()) and not all(saved.values()) and _killed_in_first_save(list(saved)):
+        return [part for part in ([state for state in left if not state.begun], list(saved)) if part]
     resumable = [state for state in saved if saved[state]]
     together = resumable and set.intersection(*(saved[state] for state in resumable))
     parts = [
@@ -152,6 +155,14 @@ def parts_of(states: Sequence[RunState]) -> list[list[RunState]]:
         *([resumable] if together else [[state] for state in resumable]),
     ]
     return [part for part in parts if part]
+
+
+def _killed_in_first_save(states: Sequence[RunState]) -> bool:
+    from warpsac.training.resuming import killed_in_first_save
+
+    with contextlib.suppress(UserError):  # resuming says what is wrong with a folder
+        return killed_in_first_save([run_folder.open_run(state.folder) for state in states])
+    return False
 
 
 def run(config: Config) -> int:
@@ -184,7 +195,10 @@ def _wait_until_free(folders: Sequence[Path]) -> None:
 
 
 def _remove_half_made(folder: Path) -> None:
-    """Remove the folder of a program that was killed before its folder became a run."""
+    """Remove the folder of a program that was killed before anything was trained, when some seeds may have had none
+    yet, or, in an earlier version, before its folder became a run."""
+    if run_folder.is_unused(folder) and not run_folder.in_use(folder):
+        shutil.rmtree(folder)
     if not folder.is_dir() or (folder / run_folder.CONFIG).exists():
         return
     leftovers = {run_folder.META, f".{run_folder.META}.tmp", f".{run_folder.CONFIG}.tmp"}

@@ -15,6 +15,8 @@ CHANGEABLE = (
     "total_steps", "stop_at", "time_budget", "learner.learning_rate", "learner.final_learning_rate",
     "eval", "checkpoint", "log",
 )  # fmt: skip
+# Where this machine has things, on which no result depends: config.json may be edited for another machine.
+OF_THE_MACHINE = ("replay.placement", "env.workers", "env.worker_timeout", "env.menagerie", "env.humanoidbench")
 
 Changes = dict[str, tuple[Any, Any]]
 """By dotted name: the value before, and the value now."""
@@ -27,13 +29,17 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
     """
     new = override(config, settings)
     for path, (_, value) in differences(config, new).items():
-        if path not in CHANGEABLE and path.partition(".")[0] not in CHANGEABLE:
+        if not may_change(path):
             can = ", ".join(CHANGEABLE)
             raise ConfigError(path, value, f"cannot change when a run is resumed; what can: {can}")
     if new.total_steps < config.total_steps:
         raise ConfigError("total_steps", new.total_steps, f"the run has {config.total_steps}: stop_at ends it earlier")
     prolonged = new.total_steps > config.total_steps and "stop_at" not in settings
     return dataclasses.replace(new, stop_at=None) if prolonged else new
+
+
+def may_change(path: str) -> bool:
+    return path in CHANGEABLE or path.partition(".")[0] in CHANGEABLE
 
 
 def differences(old: Config, new: Config) -> Changes:

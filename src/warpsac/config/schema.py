@@ -313,6 +313,12 @@ class Config:
         return -(-self.end_step // at_once) * at_once
 
     @property
+    def first_checkpoint(self) -> int:
+        """The step of the first checkpoint, if no signal asks for one earlier."""
+        every, at_once = self.checkpoint.every, self.stride * self.env.num_envs
+        return min(-(-every // at_once) * at_once, self.last_step) if every else self.last_step
+
+    @property
     def stride(self) -> int:
         """Interactions made in one piece; rows, evaluations and checkpoints happen in between."""
         return self.ppo.rollout_steps if self.algo == PPO else 1

@@ -5,9 +5,10 @@
         manifest.json                                                             written last
 
 A folder is written under a temporary name, made durable and renamed, so a folder with the final name is complete. The
-manifest holds the size and checksum of each file, the offset of each array in it, and a checksum of itself: a flipped
-bit anywhere is found. The files are uncompressed npz, readable with numpy alone. Dtypes that numpy does not know
-(bfloat16) are stored as unsigned integers of the same bits, with their true name in the manifest.
+manifest holds the size and checksum of each file, the offset of each array in it, the run's settings, the number and
+checksum of its rows, and a checksum of itself: a flipped bit anywhere is found. The files are uncompressed npz,
+readable with numpy alone. Dtypes that numpy does not know (bfloat16) are stored as unsigned integers of the same bits,
+with their true name in the manifest.
 
 The policy of every evaluation is kept in the same way, with its first file only: RUN/policies/step_000000100000.
 
@@ -18,6 +19,7 @@ written and read in one pass without a second copy in memory.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -63,17 +65,26 @@ class Checkpoint:
     info: dict[str, Any]
     arrays: dict[str, dict[str, np.ndarray]]
     """Group name -> array name -> array, of the requested groups."""
+    run: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """What the rest of the run folder was then (`RunFolder.record`); empty in checkpoints of earlier versions."""
 
 
 # --- saving ---------------------------------------------------------------------------------------------
 
 
-def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[str, Any], keep: int | None) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    groups: Mapping[str, Arrays],
+    info: Mapping[str, Any],
+    keep: int | None,
+    run: Mapping[str, Any] | None = None,
+) -> Path:
     """Write the checkpoint of `step`, then remove all but the newest `keep` (None: only an earlier one of that step).
     Only the process that trains may call it.
 
-    `info` must survive JSON (tuples come back as lists). If it cannot be written, CheckpointError: nothing of it is
-    left behind, and the older checkpoints are as they were.
+    `info` and `run` must survive JSON (tuples come back as lists). If it cannot be written, CheckpointError: nothing of
+    it is left behind, and the older checkpoints are as they were.
     """
     final = folder / f"step_{step:012d}"
     temporary = folder / f"{_TEMPORARY}{final.name}-{os.getpid()}"
@@ -84,7 +95,7 @@ def save(folder: Path, step: int, groups: Mapping[str, Arrays], info: Mapping[st
         _check_space(folder, groups)
         temporary.mkdir()
         files = {f"{name}.npz": _write_arrays(temporary / f"{name}.npz", groups[name]) for name in groups}
-        manifest = {"format": FORMAT, "step": step, "info": dict(info), "files": files}
+        manifest = {"format": FORMAT, "step": step, "info": dict(info), "run": dict(run or {}), "files": files}
         manifest = json.loads(json.dumps(manifest))  # as a reader will see it: {1: 2} is {"1": 2}
         manifest["checksum"] = _manifest_checksum(manifest)
         text = json.dumps(manifest, indent=1) + "\n"
@@ -316,7 +327,8 @@ def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise DamagedCheckpoint(f"checkpoint {path} is damaged: {name}: {in_words(error)}") from error
-    return Checkpoint(path, manifest["step"], manifest["info"], arrays)
+    run = manifest.get("run")
+    return Checkpoint(path, manifest["step"], manifest["info"], arrays, run if isinstance(run, dict) else {})
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

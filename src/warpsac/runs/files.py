@@ -19,16 +19,23 @@ except ImportError:  # no file locks on this system
 
 
 class Held(Exception):
-    """Another process holds the lock."""
+    """Another process holds the lock, or this one does already."""
+
+
+_own: dict[tuple[int, int], int] = {}  # the locks of this process: which file -> descriptor
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_own.clear)  # a child has none
 
 
 def lock_file(path: Path) -> int | None:
-    """Lock a file (created if need be) until the returned descriptor is closed or the process ends.
+    """Lock a file (created if need be) until the returned descriptor is given to `unlock` or the process ends.
 
     None where locks are not supported: then no process is kept out.
     """
     if fcntl is None:
         return None
+    if _is_own(path):
+        raise Held(str(path))
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,12 +44,32 @@ def lock_file(path: Path) -> int | None:
         if isinstance(error, BlockingIOError | PermissionError):
             raise Held(str(path)) from None
         return None  # a file system without locks
+    _own[_identity(os.fstat(descriptor))] = descriptor
     return descriptor
 
 
+def unlock(descriptor: int | None) -> None:
+    if descriptor is not None:
+        _own.pop(_identity(os.fstat(descriptor)), None)
+        os.close(descriptor)
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
+def _is_own(path: Path) -> bool:
+    """Whether this process holds the lock. The system does not say, and would take it away: closing any descriptor of
+    a file ends all locks that the process has on it."""
+    try:
+        return _identity(os.stat(path)) in _own
+    except OSError:
+        return False
+
+
 def is_locked(path: Path) -> bool:
-    """Whether another process of this machine holds the lock. A process that asks about its own lock loses it."""
-    if fcntl is None:
+    """Whether another process of this machine holds the lock."""
+    if fcntl is None or _is_own(path):
         return False
     try:
         descriptor = os.open(path, os.O_RDONLY)

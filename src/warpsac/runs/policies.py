@@ -23,7 +23,7 @@ POLICY = "policy"  # the group that acting needs
 
 def keep(run: RunFolder, step: int, policy: Arrays, info: Mapping[str, Any]) -> None:
     """Keep the policy of an evaluation; TrainingStopped if it cannot be written."""
-    checkpoint.save(run.policies, step, {POLICY: policy}, info, None)
+    checkpoint.save(run.policies, step, {POLICY: policy}, info, None, run.record())
 
 
 def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None]) -> Checkpoint:
@@ -41,7 +41,9 @@ def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None]) -> Che
         raise UserError(f"{run.path}: no policy of step {step}; {_nearest(step, there)}")
     for path in (path for one in wanted for path in _folders(run, one)):
         try:
-            return checkpoint.load(path, (POLICY,))
+            found = checkpoint.load(path, (POLICY,))
+            run.require_as_saved(found.run, found.path)
+            return found
         except DamagedCheckpoint as error:
             report(str(error) if len(wanted) == 1 else f"{error}; trying the next")
     raise UserError(f"{run.path}: no undamaged checkpoint" + (f" of step {step}" if isinstance(step, int) else ""))

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from warpsac.errors import UserError
 from warpsac.runs.files import require_writable, stop_if_unwritable, sync_folder, write_atomically
 
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.csv"
+METRICS, EVALUATIONS, ASIDE = "metrics.jsonl", "evaluations.csv", "set_aside"
 WALL_CLOCK_PREFIX = "time/"
 
 # Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
@@ -58,6 +60,7 @@ class RowFiles:
     def __init__(self, folder: Path):
         self.folder = folder
         self._metrics: int | None = None  # descriptor
+        self._tally: dict[str, int] | None = None  # of all rows so far, once it was asked for
         self._evaluations: list[Row] | None = None  # all of the run, once one was written
 
     def append(self, row: Mapping[str, Any]) -> Row:
@@ -69,7 +72,10 @@ class RowFiles:
         with stop_if_unwritable(self.folder / METRICS):
             if self._metrics is None:
                 self._metrics = os.open(self.folder / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            _write(self._metrics, _line_of(plain))
+            line = _line_of(plain)
+            _write(self._metrics, line)
+            if self._tally is not None:
+                self._tally = _tally([line], self._tally)
         if plain.get("kind") == "eval":
             if self._evaluations is None:
                 self._evaluations = _evaluation_rows(self.folder)
@@ -96,16 +102,35 @@ class RowFiles:
                 os.fsync(self._metrics)
             sync_folder(self.folder)
 
+    def tally(self) -> dict[str, int]:
+        """All rows so far: how many, how many evaluations among them, their bytes and CRC-32. A checkpoint keeps it."""
+        if self._tally is None:
+            with stop_if_unwritable(self.folder / METRICS):
+                self._tally = _tally(map(_encode, self._found() or ()))
+        return dict(self._tally)
+
     def close(self) -> None:
         if self._metrics is not None:
             os.close(self._metrics)
-        self._metrics = self._evaluations = None
+        self._metrics = self._evaluations = self._tally = None
 
     # --- at a resume
 
-    def set_aside_after(self, step: int) -> None:
-        """Move the rows beyond `step`, and cut-off or unreadable lines, to set_aside/."""
-        self._keep(lambda line: _step_of(line) <= step)
+    def set_aside_after(self, step: int, tally: Mapping[str, int] | None = None) -> list[str]:
+        """Move the rows beyond `step`, and cut-off or unreadable lines, to set_aside/.
+
+        Returns lines that say what is missing of the rows that the checkpoint of `step` had, by its `tally`.
+        """
+        lost = functools.partial(_losses, self.folder / METRICS, self._found(), step, tally)
+        return list(lost(self._keep(lambda line: _step_of(line) <= step, step)))
+
+    def losses(self, step: int, tally: Mapping[str, int] | None) -> list[str]:
+        """The same lines, without touching anything."""
+        return list(_losses(self.folder / METRICS, self._found(), step, tally, 0))
+
+    def _found(self) -> list[str] | None:
+        path = self.folder / METRICS
+        return list(_lines(path)) if path.exists() else None
 
     def has_evaluation(self, step: int) -> bool:
         path = self.folder / METRICS
@@ -115,22 +140,27 @@ class RowFiles:
         """Move the evaluation of that step, if there is one, to set_aside/."""
         self._keep(lambda line: not _is_evaluation(line, step))
 
-    def _keep(self, wanted: Callable[[str], bool]) -> None:
+    def _keep(self, wanted: Callable[[str], bool], up_to: int | None = None) -> int:
+        """Keep these lines, and evaluations that only the table has up to a step: how many."""
         self.close()
         with require_writable(self.folder):
-            if not (self.folder / METRICS).exists():
-                self._restore_rows()
             self._move_lines(wanted)
+            restored = 0 if up_to is None else self._restore_evaluations(up_to)
             self._write_table(_evaluation_rows(self.folder))
+        return restored
 
-    def _restore_rows(self) -> None:
-        """A folder that was copied without its rows: its evaluations are rows again."""
-        rows = [
-            {"kind": "eval"} | {EVALUATION_COLUMNS.get(name, f"eval/{name}"): value for name, value in found.items()}
-            for found in read_evaluations(self.folder)
-        ]
-        if rows:
-            write_atomically(self.folder / METRICS, b"".join(map(_line_of, rows)))
+    def _restore_evaluations(self, up_to: int) -> int:
+        """Rows were lost, or the folder was copied without them: evaluations that the table has are rows again."""
+        path = self.folder / METRICS
+        lines = list(_lines(path)) if path.exists() else []
+        known = {_step_of(line) for line in lines if _is_evaluation(line)}
+        missing = [row for row in _table_rows(self.folder) if row["step"] <= up_to and row["step"] not in known]
+        for row in missing:
+            after = sum(_step_of(line) <= row["step"] for line in lines)
+            lines.insert(after, _line_of(row).decode())
+        if missing:
+            write_atomically(path, _encode(lines))
+        return len(missing)
 
     def _move_lines(self, wanted: Callable[[str], bool]) -> None:
         """Two renames: first the unwanted lines appear in set_aside/, then they vanish from metrics.jsonl.
@@ -158,7 +188,7 @@ class RowFiles:
 
 def aside_folder(run: Path) -> Path:
     """Where a run keeps what a resume took back."""
-    folder = run / "set_aside"
+    folder = run / ASIDE
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -188,7 +218,7 @@ def _lines(path: Path) -> Iterator[str]:
         yield from stream
 
 
-def _encode(lines: Sequence[str]) -> bytes:
+def _encode(lines: Iterable[str]) -> bytes:
     return "".join(lines).encode("utf-8", "surrogateescape")  # the counterpart of `_lines`: damaged bytes stay
 
 
@@ -200,8 +230,60 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
-def _is_evaluation(line: str, step: int) -> bool:
-    return line.endswith("\n") and _step_of(line) == step and json.loads(line).get("kind") == "eval"
+def last_step(folder: Path, up_to: float = math.inf) -> int:
+    """The step of the last row of a run, as far as its lines can be read; 0 without any."""
+    path = folder / METRICS
+    steps = [_step_of(line) for line in _lines(path) if line.endswith("\n")] if path.exists() else []
+    return int(max((step for step in steps if step <= up_to and math.isfinite(step)), default=0))
+
+
+def _is_evaluation(line: str, step: int | None = None) -> bool:
+    """Whether a line is an evaluation (of that step)."""
+    found = _step_of(line)
+    right = math.isfinite(found) if step is None else found == step
+    return line.endswith("\n") and right and json.loads(line).get("kind") == "eval"
+
+
+def _tally(lines: Iterable[bytes], before: Mapping[str, int] | None = None) -> dict[str, int]:
+    tally = {"rows": 0, "evaluations": 0, "bytes": 0, "crc32": 0} | dict(before or {})
+    for line in lines:
+        tally["rows"] += 1
+        tally["evaluations"] += _is_evaluation(line.decode("utf-8", "surrogateescape"))
+        tally["bytes"] += len(line)
+        tally["crc32"] = zlib.crc32(line, tally["crc32"])
+    return tally
+
+
+def _losses(
+    path: Path, lines: Sequence[str] | None, step: int, tally: Mapping[str, int] | None, restored: int
+) -> Iterator[str]:
+    """What a resume from `step` should say about the lines that it found (None: no file)."""
+    readable = [line.endswith("\n") and _step_of(line) <= step for line in lines or ()]
+    rebuilt = f"; {_counted(restored, 'evaluation')} rebuilt from {EVALUATIONS}" if restored else ""
+    data = _encode(lines or ())
+    damaged = "missing" if lines is None else "damaged" if data else "empty"
+    if not tally:  # of an earlier version, or from the beginning
+        if step > 0 and (restored or not any(readable)):
+            yield f"{path} is {damaged}: rows up to step {step:,} are lost{rebuilt}"
+    elif len(data) < tally["bytes"] or zlib.crc32(data[: tally["bytes"]]) != tally["crc32"]:
+        rows, left = tally["rows"], sum(readable)
+        if left < rows:
+            cut = all(readable[:left])  # what is left is the beginning
+            last = f"rows {left + 1:,} to {rows:,}" if rows > left + 1 else f"row {rows:,}"
+            which = last if cut else f"{rows - left:,} of {rows:,} rows"
+            found = sum(_is_evaluation(line) for line, good in zip(lines or (), readable) if good)
+            gone = max(0, tally["evaluations"] - found - restored)
+            lost = f"; {_counted(gone, 'evaluation')} lost" if gone else ""
+            yield f"{path} is {damaged}: {which}, up to step {step:,}, lost{rebuilt}{lost}"
+        else:
+            yield f"{path}: its rows up to step {step:,} are not those that the checkpoint was saved with"
+    odd = sum("\0" in line or (line.endswith("\n") and math.isinf(_step_of(line))) for line in lines or ())
+    if odd:
+        yield f"{path}: {_counted(odd, 'unreadable line')} moved to {ASIDE}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)} {'was' if count == 1 else 'were'}"
 
 
 def _parse_row(line: str) -> Row:
@@ -231,6 +313,18 @@ def read_metrics(path: Path | str) -> list[Row]:
 
 def _evaluation_rows(folder: Path) -> list[Row]:
     return [row for row in read_metrics(folder) if row.get("kind") == "eval"]
+
+
+def _table_rows(folder: Path) -> list[Row]:
+    """The evaluations of the table alone, as rows; none if it cannot be read."""
+    found: list[dict[str, float]] = []
+    with contextlib.suppress(UserError):
+        found = read_evaluations(folder) if (folder / EVALUATIONS).exists() else []
+    return [
+        {"kind": "eval"} | {EVALUATION_COLUMNS.get(name, f"eval/{name}"): value for name, value in one.items()}
+        for one in found
+        if "step" in one
+    ]
 
 
 def read_evaluations(path: Path | str) -> list[dict[str, float]]:

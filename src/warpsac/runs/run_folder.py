@@ -15,24 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import functools
 import itertools
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from warpsac.config.loading import from_json, to_json
-from warpsac.config.resumable import Changes, differences
+from warpsac.config.resumable import OF_THE_MACHINE, Changes, differences
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs import motion
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
-from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically
+from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, sync_folder, write_atomically
 from warpsac.runs.rowfiles import RowFiles, aside_folder
 from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
@@ -66,31 +68,96 @@ def create(
 ) -> RunFolder:
     """A new run folder `out/name`, or `out/name-2`, ... if that exists: a run is never overwritten.
 
-    `symmetry`: the content of symmetry.json, if there is one.
+    It appears under its name whole, and locked. A folder of the same settings in which nothing has happened yet is
+    taken: a start with several seeds that was killed may leave some of theirs. `symmetry`: the content of
+    symmetry.json, if there is one.
     """
     if config.log.wandb:
         require_wandb()
     out, config = Path(out), dataclasses.replace(config, seeds=(seed,))
-    path, created = out / name, False
+    content = {META: _json_bytes({**meta, "resumes": []})}
+    content |= {} if symmetry is None else {SYMMETRY: symmetry.encode()}
+    content[CONFIG] = to_json(config).encode()
+    path = out / name
     try:
         out.mkdir(parents=True, exist_ok=True)
+        _remove_half_made(out)
         for count in itertools.count(2):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir()
-                created = True
-                break
+            run = _taken(path, config, content) if os.path.lexists(path) else _made(path, config, content)
+            if run is not None:
+                return run
             path = out / f"{name}-{count}"
-        write_atomically(path / META, _json_bytes({**meta, "resumes": []}))
-        if symmetry is not None:
-            write_atomically(path / SYMMETRY, symmetry.encode())
-        write_atomically(path / CONFIG, to_json(config).encode())  # last: it makes the folder a run
     except OSError as error:
-        if created:
-            shutil.rmtree(path, ignore_errors=True)
         raise UserError(f"cannot create run folder {path}: {in_words(error)}") from error
+    raise AssertionError("names do not end")
+
+
+_HALF_MADE = ".new-run-"
+
+
+def _made(path: Path, config: Config, content: Mapping[str, bytes]) -> RunFolder | None:
+    """A new folder, renamed when it is complete; None if another process was quicker: its folder is not empty."""
+    temporary, lock = _make_locked(path.parent)
+    try:
+        for file, data in content.items():
+            write_atomically(temporary / file, data)
+        os.rename(temporary, path)
+        sync_folder(path.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        files.unlock(lock)
+        if isinstance(error, OSError) and error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return None
+        raise
     run = RunFolder(path, config)
-    run.lock()
+    run._lock, run._owned = lock, True
     return run
+
+
+def _make_locked(out: Path) -> tuple[Path, int | None]:
+    """A folder for a run that has no name yet, and its lock, which is the run's once it has one."""
+    while True:
+        temporary = out / f"{_HALF_MADE}{secrets.token_hex(8)}"
+        temporary.mkdir()
+        with contextlib.suppress(Held, FileNotFoundError):  # taken for a leftover before it was locked: another one
+            lock = lock_file(temporary / LOCK)
+            if lock is None or (temporary / LOCK).exists():
+                return temporary, lock
+            files.unlock(lock)
+
+
+def _remove_half_made(out: Path) -> None:
+    """Remove what killed processes left before their folders had a name; a living one holds its lock."""
+    for leftover in (path for path in out.glob(f"{_HALF_MADE}*") if not path.is_symlink()):
+        with contextlib.suppress(Held, OSError):
+            lock = lock_file(leftover / LOCK)
+            if lock is not None:
+                shutil.rmtree(leftover, ignore_errors=True)
+                files.unlock(lock)
+
+
+def _taken(path: Path, config: Config, content: Mapping[str, bytes]) -> RunFolder | None:
+    """The run that is there, if it has these settings and nothing was ever trained in it; None otherwise."""
+    if not is_unused(path) or (path / CONFIG).read_bytes() != content[CONFIG]:
+        return None
+    run = RunFolder(path, config)
+    with contextlib.suppress(NotNow):
+        run.lock()
+        if run._lock is not None and is_unused(path):
+            for file, data in content.items():
+                write_atomically(path / file, data)
+            return run
+        run.close()
+    return None
+
+
+def is_unused(folder: Path) -> bool:
+    """Whether a run folder holds nothing but what it is created with."""
+    created = {CONFIG, META, SYMMETRY}
+    with contextlib.suppress(OSError):
+        if not folder.is_symlink() and (folder / CONFIG).is_file():
+            return {path.name for path in folder.iterdir()} <= {LOCK, *created, *(f".{name}.tmp" for name in created)}
+    return False
 
 
 def open_run(path: Path | str) -> RunFolder:
@@ -101,7 +168,7 @@ def open_run(path: Path | str) -> RunFolder:
         raise UserError(f"{path}: no such folder" if not path.exists() else f"{path}: not a folder{hint}")
     with contextlib.suppress(PermissionError):  # which reading reports
         if not (path / CONFIG).exists():
-            inside = sorted(file.parent for file in path.glob(f"*/{CONFIG}"))
+            inside = sorted(file.parent for file in path.glob(f"[!.]*/{CONFIG}"))
             hint = f"; did you mean {inside[0]}?" if inside else ""
             raise UserError(f"{path}: not a run folder (it has no {CONFIG}){hint}")
     config = from_json(files.read_text(path / CONFIG), str(path / CONFIG))
@@ -113,7 +180,7 @@ def open_run(path: Path | str) -> RunFolder:
 class RunFolder:
     def __init__(self, path: Path, config: Config):
         self.path = path
-        self.config = config
+        self.config = self._in_file = config
         self.seed = config.seeds[0]
         self.checkpoints = path / CHECKPOINTS
         self.policies = path / POLICIES
@@ -173,18 +240,49 @@ class RunFolder:
             raise NotNow(f"{self.path}: another process is training in this folder") from None
         self._owned = True
 
-    def resume(self, step: int, meta: Mapping[str, Any], config: Config | None = None) -> Changes:
+    def record(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the rest of the folder: the settings, and a tally of the rows."""
+        return {"settings": dataclasses.asdict(self.config), "rows": self.rows.tally()}
+
+    def require_as_saved(self, record: Mapping[str, Any], where: Path) -> None:
+        """Refuse a config.json with other settings than the checkpoint at `where` was saved with, but for what resumes
+        have changed: these say so in meta.json before they change it here."""
+        if "settings" not in record:
+            return  # saved by an earlier version
+        then = from_json(json.dumps(record["settings"]), str(where))
+        entries = [entry for entry in part_of(self.meta, "resumes", list) if isinstance(entry, dict)]
+        resumes = [part_of(entry, "changed", dict) for entry in entries]
+        for path, (before, now) in differences(then, self._in_file).items():
+            plain = json.loads(json.dumps(now))
+            said = any(isinstance(pair := changed.get(path), list) and pair[1:] == [plain] for changed in resumes)
+            ended = path == "time_budget" and now is None  # after its first stretch no run has one
+            if not said and not ended and path not in OF_THE_MACHINE:
+                raise UserError(
+                    f"{self.path / CONFIG} says {path} = {now!r}, but {where.name} was saved with {before!r}: "
+                    "the file was altered; set it back"
+                )
+
+    def resume(
+        self,
+        step: int,
+        meta: Mapping[str, Any],
+        config: Config | None = None,
+        record: Mapping[str, Any] | None = None,
+        report: Callable[[str], None] = print,
+    ) -> Changes:
         """Make the folder ready to continue from the checkpoint of `step`: lock, set rows aside, record the resume.
 
         What `config` changes (`resumable.changed`) becomes the run's own, and is returned: the next resume trains with
         it as well. Its time budget does not: it ends this stretch of training, and a run trained in stretches is
-        finished at its last step only.
+        finished at its last step only. What is missing of the rows that the checkpoint had, by its `record`, is
+        reported.
         """
         asked = config or self.config
         if asked.log.wandb:
             require_wandb()
         self.lock()
-        self.rows.set_aside_after(step)
+        for line in self.rows.set_aside_after(step, part_of(record or {}, "rows", dict)):
+            report(line)
         with require_writable(self.path):
             (self.path / FAILURE).unlink(missing_ok=True)
             content = self.meta
@@ -199,13 +297,13 @@ class RunFolder:
             )
             ends = {"stop_at": asked.stop_at, "time_budget": asked.time_budget}
             entry: dict[str, Any] = {"step": step, **{name: end for name, end in ends.items() if end is not None}}
-            changes = differences(self.config, dataclasses.replace(own, time_budget=self.config.time_budget))
+            changes = differences(self._in_file, dataclasses.replace(own, time_budget=self._in_file.time_budget))
             entry |= {"changed": changes} if changes else {}
             content["resumes"] = [*part_of(content, "resumes", list), {**entry, **meta}]
             write_atomically(self.path / META, _json_bytes(content))
-            if own != self.config:
-                self.config = own
-                write_atomically(self.path / CONFIG, to_json(self.config).encode())
+            if own != self._in_file:
+                write_atomically(self.path / CONFIG, to_json(own).encode())
+            self.config = self._in_file = own
         self._resumed_at = step
         return changes
 
@@ -231,8 +329,7 @@ class RunFolder:
             self.rows.close()
         for tracker in self._trackers or ():
             tracker.close()
-        if self._lock is not None:
-            os.close(self._lock)
+        files.unlock(self._lock)
         self._trackers, self._lock, self._owned = None, None, False
 
 
@@ -249,5 +346,5 @@ def read_failure(folder: Path) -> str | None:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether another process of this machine is training in the folder; never ask about a folder of this process."""
+    """Whether another process of this machine is training in the folder."""
     return files.is_locked(folder / LOCK)

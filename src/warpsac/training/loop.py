@@ -170,11 +170,13 @@ class Loop:
         keep, several = self.config.checkpoint.keep, len(self.runs) > 1
         content = info(self.counters, self.seconds, portable_spec(self.driver.spec))
         with self._off_the_clock():
+            for run in self.runs:
+                run.rows.sync()
             for run, groups in zip(self.runs, self.driver.snapshot(self._saves_memory(), with_simulator), strict=True):
                 self._require_finite_parameters(run, groups["learner"])
-                run.rows.sync()
                 # Killed before the other seeds are saved, all go back to the checkpoint before this one.
-                checkpoint.save(run.checkpoints, self.step, groups, content, max(keep, 2) if several else keep)
+                kept = max(keep, 2) if several else keep
+                checkpoint.save(run.checkpoints, self.step, groups, content, kept, run.record())
             for run in self.runs:
                 checkpoint.prune(run.checkpoints, keep)
         self._show_phase()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpsac.config.loading import validate
-from warpsac.config.resumable import changed
+from warpsac.config.resumable import changed, differences, may_change
 from warpsac.config.schema import PPO, Config
 from warpsac.errors import UserError
-from warpsac.runs import checkpoint
-from warpsac.runs.checkpoint import Checkpoint
-from warpsac.runs.run_folder import RunFolder, resume_command
+from warpsac.runs import checkpoint, rowfiles
+from warpsac.runs.checkpoint import Checkpoint, DamagedCheckpoint
+from warpsac.runs.run_folder import RunFolder, part_of, resume_command
 from warpsac.training.loop import Loop
 from warpsac.training.state import Driver, restored_counters
 from warpsac.training.terminal import Display
@@ -25,8 +26,15 @@ def common_config(runs: Sequence[RunFolder], settings: Mapping[str, Any], time_b
     for run, config in zip(runs[1:], others, strict=True):
         # Seeds that were resumed alone for a while may have been given different ends.
         ends = dataclasses.replace(config, stop_at=base.stop_at, time_budget=base.time_budget)
-        if dataclasses.replace(ends, seeds=base.seeds, name=base.name) != base:
-            raise UserError(f"{run.path} and {runs[0].path} have different settings: resume them one by one")
+        for path, (mine, first) in differences(
+            dataclasses.replace(ends, seeds=base.seeds, name=base.name), base
+        ).items():
+            # A resume that changes it for all may have been killed when it had changed some.
+            way = f"give --{path.replace('_', '-')} again, or " if may_change(path) else ""
+            raise UserError(
+                f"{run.path} and {runs[0].path} have different settings ({path}: {mine!r} and {first!r}): "
+                f"{way}resume them one by one"
+            )
     seeds = tuple(run.seed for run in runs)
     return validate(dataclasses.replace(base, seeds=seeds, env=runs[0].env, time_budget=time_budget))
 
@@ -41,38 +49,54 @@ def after_a_stop_at_once(runs: Sequence[RunFolder]) -> str:
 
 
 def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
-    """The newest step of which every run has a good checkpoint; None if no run has been saved yet.
+    """The newest step of which every run has a good checkpoint; None if they begin again, as none had been made.
 
-    The seeds of one process save one after the other: killed in between, some are a checkpoint ahead.
+    The seeds of one process save one after the other: killed in between, some are a checkpoint ahead. Killed in their
+    first, some have none.
     """
     saved = [bool(checkpoint.steps(run.checkpoints)) for run in runs]
-    if not any(saved):
-        for run in runs:
-            _require_not_lost(run)
-        return None
     if not all(saved):
-        with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
-        raise UserError(f"{with_none} has no checkpoint yet, {with_some} has: resume them one by one")
+        for run in (run for run, has in zip(runs, saved) if not has):
+            _require_not_lost(run)
+        if any(saved) and not killed_in_first_save(runs):
+            with_none, with_some = runs[saved.index(False)].path, runs[saved.index(True)].path
+            raise UserError(f"{with_none} has no checkpoint yet, {with_some} has: resume them one by one")
+        return None
     limit = None
     while True:
         found = [_newest(run, limit) for run in runs]
         limit = min(one.step for one in found)
         if all(one.step == limit for one in found):
+            for run, one in zip(runs, found, strict=True):
+                run.require_as_saved(one.run, one.path)
             _require_same_history(runs, found)
             return found
 
 
-def _require_not_lost(run: RunFolder) -> None:
-    """Before its first checkpoint a run starts again; one that has logged more has lost its checkpoints."""
-    from warpsac.runs import rowfiles
+def killed_in_first_save(runs: Sequence[RunFolder]) -> bool:
+    """Whether some of these seeds have their first checkpoint, and the others had come as far when they were killed."""
+    steps = {run: checkpoint.steps(run.checkpoints) for run in runs}
+    first = {step for found in steps.values() for step in found}
+    if len(first) != 1 or max(first) > runs[0].config.first_checkpoint:
+        return False
+    rows = {rowfiles.last_step(run.path, max(first)) for run in runs}
+    return len(rows) == 1 and all(rowfiles.last_step(run.path) <= max(first) for run in runs if not steps[run])
 
-    every = run.config.checkpoint.every
-    reached = max((int(row["step"]) for row in rowfiles.read_metrics(run.path)), default=0)
-    if every and reached > max(every, run.config.stride * run.config.env.num_envs):
+
+def _require_not_lost(run: RunFolder) -> None:
+    """Before its first checkpoint a run starts again; one that has got further has lost its checkpoints."""
+    reached, every = rowfiles.last_step(run.path), run.config.checkpoint.every
+    resumes = [entry.get("step") for entry in part_of(run.meta, "resumes", list) if isinstance(entry, dict)]
+    resumed = bool(resumes) and isinstance(resumes[-1], int) and resumes[-1] >= 0
+    if resumed or (every and reached > run.config.first_checkpoint):
         raise UserError(
             f"{run.path}: has rows up to step {reached:,} but no checkpoint to resume from; "
             "start it again with `warpsac train`"
         )
+    for step in reversed(checkpoint.steps(run.policies)):  # nothing else says with which settings it was started
+        for path in checkpoint.find(run.policies, step):
+            with contextlib.suppress(DamagedCheckpoint):
+                run.require_as_saved(checkpoint.load(path, ()).run, path)
 
 
 def _require_same_history(runs: Sequence[RunFolder], found: Sequence[Checkpoint]) -> None:
@@ -122,15 +146,22 @@ def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[
     """Make the run folders ready for further rows; rows logged after the checkpoints are moved aside."""
     config, before = loop.config, loop.runs[0].config
     if checkpoints is None:
-        loop.display.message("no checkpoint was made yet: starting from the beginning")
+        some = any(checkpoint.steps(run.checkpoints) for run in loop.runs)
+        which = "some seeds have no checkpoint yet: all start" if some else "no checkpoint was made yet: starting"
+        loop.display.message(f"{which} from the beginning")
     else:
         loop.seconds_before = checkpoints[0].info["seconds"]
+    # Checkpoints before rows, so that none is ever ahead of its rows, whichever seeds are resumed next.
     for s, run in enumerate(loop.runs):
-        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
-        changes = run.resume(checkpoints[s].step if checkpoints else -1, meta, config)
         if checkpoints:
             checkpoint.set_aside_newer(checkpoints[s])
-        checkpoint.set_aside_after(run.policies, checkpoints[s].step if checkpoints else -1)
+        else:
+            checkpoint.set_aside_after(run.checkpoints, -1)
+    for s, run in enumerate(loop.runs):
+        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
+        step, record = (checkpoints[s].step, checkpoints[s].run) if checkpoints else (-1, None)
+        changes = run.resume(step, meta, config, record, loop.display.message)
+        checkpoint.set_aside_after(run.policies, step)
     _keep_one_evaluation(loop)
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""

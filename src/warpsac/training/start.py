@@ -106,17 +106,18 @@ def prepared(
         mapping = None if symmetry is None else mirrors.to_json(symmetry)
         warm = warm_start.fitted(config, driver, *source) if source else None
         meta |= {"init": warm.record} if warm else {}
-        runs = resumed or [
-            run_folder.create(config.out, run_folder.run_name(config, seed), config, seed, meta, mapping)
-            for seed in config.seeds
-        ]
+        runs = list(resumed or ())
+        for run in runs:
+            to_close.callback(run.close)
+        for seed in () if resumed else config.seeds:
+            name = run_folder.run_name(config, seed)
+            runs.append(run_folder.create(config.out, name, config, seed, meta, mapping))
+            to_close.callback(runs[-1].close)
         with _recording_failures(runs):
             display = Display(
                 config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
             )
             to_close.callback(display.close)
-            for run in runs:
-                to_close.callback(run.close)
             lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):

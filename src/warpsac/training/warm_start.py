@@ -61,6 +61,7 @@ def find(config: Config) -> tuple[RunFolder, Checkpoint]:
     except UserError as error:
         raise UserError(f"init_from: {error}") from None
     found = _find_networks(run, config)
+    run.require_as_saved(found.run, found.path)
     wanted = [GROUPS[name] for name in config.init_with if name in GROUPS]
     if config.init_with and "learner" not in found.arrays:
         raise ConfigError("init_with", config.init_with, f"{run.path} has only the policy of step {found.step}")
