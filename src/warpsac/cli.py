@@ -23,7 +23,7 @@ from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, Ev
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import TrainingStopped, UserError, in_a_line, printable, shortened, without_exit
 from warpsac.runs import policies
 from warpsac.runs.files import in_words
 from warpsac.runs.run_folder import open_run, resume_command
@@ -81,6 +81,7 @@ ELSEWHERE = {
     "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
+LONGEST_LINE = 4000  # characters of an error: the paths of many seeds fit in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"warpsac {own_version() or '(unknown version)'}")
         return 0
     if words[0] not in COMMANDS:
-        print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        unknown = printable(shortened(words[0]))
+        print(f"warpsac: unknown command '{unknown}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
         with unwinding_on_sigterm():
@@ -103,11 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (UserError, TrainingStopped) as error:
-        print(f"warpsac: {error}", file=sys.stderr)
+        print(f"warpsac: {printable(shortened(str(error), LONGEST_LINE))}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, Terminated) as interruption:
         print("warpsac: interrupted", file=sys.stderr)
         return 143 if isinstance(interruption, Terminated) else 130
+    except MemoryError as error:
+        print(f"warpsac: out of memory ({in_a_line(error)}); smaller settings may fit", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
@@ -123,7 +128,8 @@ def _run(command: str, words: list[str]) -> int:
         module: Any = importlib.import_module(f"warpsac.{name}")
     changes, words = _task_config(words) if command == "play" else ({}, words)
     asked: Any = parse(getattr(module, options), words, f"warpsac {command}")
-    return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
+    with without_exit():
+        return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
 
 
 # --- train

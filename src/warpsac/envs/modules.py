@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warpsac.envs.folder import of_simulators
 from warpsac.errors import UserError, in_a_line
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
@@ -174,6 +175,7 @@ def _import(module: str, name: str) -> ModuleType:
     what = f"task '{name}': " if ":" in name else ""
     _require_module_name(module, what)
     try:
-        return importlib.import_module(module)
+        with of_simulators():
+            return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
         raise UserError(f"{what}cannot import module '{module}' ({in_a_line(error)})") from error

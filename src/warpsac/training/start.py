@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
@@ -17,7 +19,7 @@ from warpsac.config.schema import PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
-from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line, without_exit
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
@@ -136,7 +138,8 @@ def prepared(
 def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
     """What ends training early is said, and recorded in the run folders."""
     try:
-        yield
+        with without_exit(), _out_of_memory():
+            yield
     except (KeyboardInterrupt, Terminated):
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
@@ -144,6 +147,17 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         for run in runs:
             run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
         raise
+
+
+@contextlib.contextmanager
+def _out_of_memory() -> Iterator[None]:
+    """In one line: XLA's own error is a page long."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
+            raise
+        raise TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit") from error
 
 
 def find_symmetry(config: Config, resumed: Sequence[RunFolder] | None) -> Symmetry | None:
@@ -169,14 +183,14 @@ def make_driver(
 
         env, evaluation_env = make_envs(config, resumed)
         algorithm = make_algorithm(config, env.spec, symmetry)
-        placement = _placement(algorithm.ring, "device")
+        placement = _placement(algorithm, config, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
     algorithm = make_algorithm(config, simulators.spec, symmetry)
-    placement = _placement(algorithm.ring, config.replay.placement)
+    placement = _placement(algorithm, config, config.replay.placement)
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
@@ -192,12 +206,15 @@ def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = No
     return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
 
 
-def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"]) -> Placement:
-    if ring is None:
-        return "device"
-    return devices.choose_placement(
-        ring, wanted, devices.free_device_bytes(), devices.free_host_bytes(), devices.RESERVED_BYTES
-    )
+def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:
+    """Where replay lives; NotNow if it, or the learner besides it, fits nowhere."""
+    ring, free = algorithm.ring, devices.free_device_bytes()
+    placement: Placement = "device"
+    if ring is not None:
+        placement = devices.choose_placement(ring, wanted, free, devices.free_host_bytes(), devices.RESERVED_BYTES)
+    beside = 0 if ring is None or (placement == "host" and not devices.on_cpu()) else ring.nbytes
+    devices.require_memory(algorithm.needs, config, free - beside)
+    return placement
 
 
 # --- what a user should know at the start
