@@ -278,6 +278,9 @@ def test_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("words", "message"),
     [
         (["--retries", "-1"], "retries = -1: must be at least 0"),
+        (["--retries", "1e30"], "must be at most 1000"),
+        (["--parallel", "1e9", "--dry-run"], "parallel = 1000000000: must be at most 1000"),
+        (["--cpus-per-run", "1e-300", "--dry-run"], "cpus_per_run = 1e-300: must be at least 0.001"),
         (["--launcher", "ray", "--gpus", "1"], "--gpus chooses among the GPUs of this machine"),
         (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
         (["--gpus", "99"], "gpus = 99: must be at most"),
