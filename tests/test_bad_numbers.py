@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 import pytest
 
@@ -59,8 +60,6 @@ def test_a_size_beyond_all_memory_is_refused_before_anything_is_made(
 
 def test_needs_are_what_training_keeps() -> None:
     """Of a network that fills a GB: its own arrays, counted, are less than is asked for, but more than half of it."""
-    import jax
-
     for config in (tiny(Path(), learner={"critic_width": 64}), tiny_ppo(Path(), ppo={"critic_hidden": (64, 64)})):
         from warpsac.envs import registry
 
@@ -173,10 +172,18 @@ def test_an_exit_while_evaluating_is_no_success(
     assert "code of the task ended the program (SystemExit: 0)" in line_of(capsys, ["eval", str(tmp_path)], code=1)
 
 
-def test_memory_that_runs_out_is_said_in_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError("Unable to allocate 298. GiB")
+def test_memory_that_runs_out_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(error: Exception) -> None:
+        def run(*_: object) -> None:
+            raise error
 
-    monkeypatch.setattr("warpsac.training.loop.Loop.run", fail)
-    with pytest.raises(TrainingStopped, match=r"out of memory \(MemoryError: Unable to allocate 298. GiB\); smaller"):
-        start.train(tiny(tmp_path))
+        monkeypatch.setattr("warpsac.training.loop.Loop.run", run)
+
+    fail(MemoryError("Unable to allocate 298. GiB"))
+    words = ["train", "probe-point", "--out", str(tmp_path), "--log.no-tensorboard"]
+    said = "out of memory (MemoryError: Unable to allocate 298. GiB); smaller settings may fit"
+    assert line_of(capsys, words, code=1) == f"warpsac: {said}"
+    fail(jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 11559611036032 bytes."))
+    assert "out of memory (JaxRuntimeError: INTERNAL: Out of memory allocating" in line_of(capsys, words, code=1)

@@ -108,8 +108,8 @@ def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
     found = collect([tmp_path])
     small = Group("warpsac-l", (("learner.actor_blocks", "1"), ("learner.critic_blocks", "1")))
     missing = {Missing("dog-run", Group("warpsac-l"), (1, 4)), Missing("dog-walk", small, (3,))}
-    assert set(find_missing(found, find_plans([tmp_path]))) == missing
-    assert set(find_missing(found, find_plans([tmp_path.parent]))) == missing
+    assert set(find_missing(found, find_plans([tmp_path])[0])) == missing
+    assert set(find_missing(found, find_plans([tmp_path.parent])[0])) == missing
     assert find_missing(found) == []
 
 

@@ -23,9 +23,9 @@ from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, Ev
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
-from warpsac.errors import TrainingStopped, UserError, in_a_line, printable, shortened, without_exit
+from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
 from warpsac.runs import policies
-from warpsac.runs.files import in_words
+from warpsac.runs.files import read_text
 from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
@@ -128,8 +128,10 @@ def _run(command: str, words: list[str]) -> int:
         module: Any = importlib.import_module(f"warpsac.{name}")
     changes, words = _task_config(words) if command == "play" else ({}, words)
     asked: Any = parse(getattr(module, options), words, f"warpsac {command}")
-    with without_exit():
+    try:
         return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
+    except SystemExit as error:
+        raise exited(error) from error
 
 
 # --- train
@@ -258,10 +260,9 @@ def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tu
     if words and not words[0].startswith("-"):
         raise UserError(f"{words[0]}: the task is the one of --config {path}; leave it out")
     try:
-        text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = in_words(error) if isinstance(error, OSError) else "not a text file"
-        raise UserError(f"--config {path}: {reason}") from None
+        text = read_text(path / "config.json" if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"--config {error}") from None
     saved = from_json(text, str(path))
     saved = dataclasses.replace(saved, env=dataclasses.replace(saved.env, humanoidbench=None))  # code, not from a file
     more = registry.task_config_of(saved.task, saved.simulator, changes)

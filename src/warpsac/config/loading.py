@@ -152,7 +152,7 @@ def from_json(text: str, where: str) -> Config:
     """The config of a saved run; `where` names the file in errors."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not a config file ({error})") from None
     config = _merged(Config(), _with_schedule(data), where)
     try:

@@ -1,7 +1,6 @@
 """Simulators behind one contract.
 
 contract         EnvSpec, HostEnv, JaxEnv: all that the rest of the package knows about a simulator
-folder           the working directory of simulators, which the program's own paths do not follow
 observations     named parts of an observation -> one stored vector; kinds: what a user's object is
 names            task name -> family, in whichever registry holds it; modules: which of them may be imported
 registry         family -> environments, and the settings of a task; simulators are imported only when needed

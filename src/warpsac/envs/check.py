@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import folder
+from warpsac.envs import modules
 from warpsac.envs.findings import NOT_STEPPED, of_spec, of_steps
 from warpsac.envs.findings import Finding as Finding
 from warpsac.envs.names import Target
@@ -51,6 +51,6 @@ def _findings(target: Target, config: EnvConfig) -> list[Finding]:
 @contextlib.contextmanager
 def _contained() -> Iterator[None]:
     """What an environment's own code prints, warns of, or does to the working directory stays with it."""
-    with folder.of_simulators(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with modules.own_folder(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield

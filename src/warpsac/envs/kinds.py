@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from warpsac.envs import folder
+from warpsac.envs import modules
 
 OFFERED = ("num_envs", "device", "render_mode", "max_episode_steps")  # arguments that a factory gets from us
 Kind = Literal["gymnasium", "vector", "jax", "torch"]
@@ -36,7 +36,7 @@ def kind_of(made: Any) -> Kind | None:
 
 def family_of(factory: Callable[..., Any], overrides: Mapping[str, Any]) -> Literal["gymnasium", "jax", "torch"] | None:
     """The family of what a factory makes; one is made to find out, and closed."""
-    with folder.of_simulators():
+    with modules.own_folder():
         made = call(factory, overrides, num_envs=1, device="cpu")
         kind = kind_of(made)
         if kind not in ("jax", None) and hasattr(made, "close"):

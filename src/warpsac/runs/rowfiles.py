@@ -16,15 +16,26 @@ import io
 import json
 import math
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from warpsac.errors import UserError
-from warpsac.runs.files import require_writable, stop_if_unwritable, sync_folder, write_atomically
+from warpsac.runs.files import (
+    ITSELF,
+    in_words,
+    open_plain,
+    require_writable,
+    stop_if_unwritable,
+    sync_folder,
+    write_atomically,
+)
 
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.csv"
 WALL_CLOCK_PREFIX = "time/"
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | ITSELF
+LONGEST_LINE = 1 << 20  # characters: a row has a few thousand
 
 # Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
 EVALUATION_COLUMNS = {
@@ -68,7 +79,7 @@ class RowFiles:
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in row.items() if v is not None}
         with stop_if_unwritable(self.folder / METRICS):
             if self._metrics is None:
-                self._metrics = os.open(self.folder / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+                self._metrics = os.open(self.folder / METRICS, APPENDING, 0o666)
             _write(self._metrics, _line_of(plain))
         if plain.get("kind") == "eval":
             if self._evaluations is None:
@@ -184,8 +195,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        yield from stream
+    """The lines of a file; one that is too long for a row comes in parts, the first of which have no line end."""
+    try:
+        with open_plain(path) as raw, io.TextIOWrapper(raw, "utf-8", "surrogateescape", "\n") as stream:
+            while line := stream.readline(LONGEST_LINE):
+                yield line
+    except OSError as error:
+        raise UserError(f"{path}: {in_words(error)}") from None
 
 
 def _encode(lines: Sequence[str]) -> bytes:
@@ -195,8 +211,8 @@ def _encode(lines: Sequence[str]) -> bytes:
 def _step_of(line: str) -> float:
     """The step of a row; infinite for a line that is not a row: it is never before a checkpoint."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
+        return _number(_parse_row(line)["step"])
+    except (ValueError, KeyError, RecursionError):
         return math.inf
 
 
@@ -206,7 +222,7 @@ def _is_evaluation(line: str, step: int) -> bool:
 
 def _parse_row(line: str) -> Row:
     """A row of metrics; a ValueError for any other line."""
-    row = json.loads(line)
+    row = json.loads(line) if len(line) < LONGEST_LINE else None
     if not isinstance(row, dict):
         raise ValueError("not an object")
     if 'nan"' in line or 'inf"' in line:  # few rows have any: the others need no second pass over their values
@@ -214,13 +230,20 @@ def _parse_row(line: str) -> Row:
     return row
 
 
+def _number(value: Any) -> float:
+    """A number that JSON or CSV has for one; a ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > sys.float_info.max:
+        raise ValueError("not a number")
+    return float(value)
+
+
 def read_metrics(path: Path | str) -> list[Row]:
     """The rows of a run (folder or file), in the order written; none if it has not logged yet."""
     file, rows = Path(path) / METRICS if Path(path).is_dir() else Path(path), []
-    if not file.exists():
+    if not os.path.lexists(file):
         return []
     for number, line in enumerate(_lines(file), 1):
-        if not line.endswith("\n"):
+        if not line.endswith("\n") and len(line) < LONGEST_LINE:
             break
         try:
             rows.append(_parse_row(line))
@@ -240,16 +263,26 @@ def read_evaluations(path: Path | str) -> list[dict[str, float]]:
     """
     file = Path(path) / EVALUATIONS if Path(path).is_dir() else Path(path)
     if not file.exists():
-        rows = _evaluation_rows(file.parent)
-        return [{name: row[key] for name, key in _columns(row).items()} for row in rows]
+        rows = [{name: row[key] for name, key in _columns(row).items()} for row in _evaluation_rows(file.parent)]
+        return [row for row in rows if _is_numeric(row)]
     text = "".join(line for line in _lines(file) if line.endswith("\n"))
-    evaluations = []
-    for number, cells in enumerate(csv.DictReader(io.StringIO(text)), 2):
-        try:
-            evaluations.append({
+    evaluations: list[dict[str, float]] = []
+    try:
+        for cells in csv.DictReader(io.StringIO(text)):
+            found = {
                 name: int(cell) if name in ("step", "episodes") else float(cell)
-                for name, cell in cells.items() if cell != ""
-            })  # fmt: skip
-        except (ValueError, TypeError):
-            raise UserError(f"{file}, line {number}: not an evaluation") from None
+                for name, cell in cells.items()
+                if cell != ""
+            }
+            if not _is_numeric(found):
+                raise ValueError
+            evaluations.append(found)
+    except (ValueError, TypeError, csv.Error):
+        raise UserError(f"{file}, line {len(evaluations) + 2}: not an evaluation") from None
     return evaluations
+
+
+def _is_numeric(evaluation: Mapping[str, Any]) -> bool:
+    """Whether it has a step, and nothing but numbers, NaN and infinity among them."""
+    kinds = [type(value) in (int, float) for value in evaluation.values()]
+    return all(kinds) and isinstance(evaluation.get("step"), int) and abs(evaluation["step"]) < 2**63

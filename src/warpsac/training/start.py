@@ -19,7 +19,7 @@ from warpsac.config.schema import PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
-from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line, without_exit
+from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
@@ -123,11 +123,13 @@ def prepared(
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
-            driver.init(display)
+            with modules.own_folder():
+                driver.init(display)
             if warm:
                 warm_start.apply(warm, config, driver)
             if checkpoints:
-                restore_checkpoints(driver, checkpoints, config, display)
+                with modules.own_folder():
+                    restore_checkpoints(driver, checkpoints, config, display)
             loop = Loop(config, driver, runs, display, target.task)
             if resumed is not None:
                 resume_folders(loop, checkpoints, meta)
@@ -138,26 +140,26 @@ def prepared(
 def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
     """What ends training early is said, and recorded in the run folders."""
     try:
-        with without_exit(), _out_of_memory():
-            yield
+        yield
     except (KeyboardInterrupt, Terminated):
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = _explained(error)
         for run in runs:
-            run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
-        raise
-
-
-@contextlib.contextmanager
-def _out_of_memory() -> Iterator[None]:
-    """In one line: XLA's own error is a page long."""
-    try:
-        yield
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if not isinstance(error, MemoryError) and "out of memory" not in str(error).lower():
+            run.record_failure(str(reason) if isinstance(reason, TrainingStopped) else in_a_line(reason))
+        if reason is error:
             raise
-        raise TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit") from error
+        raise reason from error
+
+
+def _explained(error: BaseException) -> BaseException:
+    """A call of sys.exit must not look like success, and XLA's own page about memory becomes a line."""
+    if isinstance(error, SystemExit):
+        return exited(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and "out of memory" in str(error).lower():
+        return TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit")
+    return error
 
 
 def find_symmetry(config: Config, resumed: Sequence[RunFolder] | None) -> Symmetry | None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from warpsac.envs import drawing, folder
+from warpsac.envs import drawing
 from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, Scene, SimulatorFailed
 from warpsac.errors import in_a_line
-from warpsac.types import LARGEST_OBS, LARGEST_REWARD, Restart, StepResult, rescale, usable, usable_reward
+from warpsac.types import LARGEST_OBS, LARGEST_REWARD, Restart, StepResult, rescale
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
 SingleEnv = Any
@@ -164,8 +164,8 @@ class InProcessEnvs:
             row = np.asarray(obs, np.float32).reshape(-1)
         if row.size != self.spec.views.obs_dim:
             raise ValueError(f"observation has {row.size} numbers, not {self.spec.views.obs_dim}")
-        if not usable(row).all():
-            worst = row[~usable(row)][0]
+        if not (good := np.abs(row) <= LARGEST_OBS).all():
+            worst = row[~good][0]
             too_large = f"has {worst:g}, beyond {LARGEST_OBS:g}" if np.isfinite(worst) else "is not finite"
             raise FloatingPointError(f"observation {too_large}")
         return row
@@ -173,7 +173,7 @@ class InProcessEnvs:
     def _step(self, i: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, bool]:
         obs, reward, terminated, truncated, info = self._envs[i].step(action)
         row = self._observation(obs)
-        if not usable_reward(float(reward)):
+        if not abs(float(reward)) <= LARGEST_REWARD:
             raise FloatingPointError(f"reward is {reward}" + f", beyond {LARGEST_REWARD:g}" * math.isfinite(reward))
         success = bool(self.recipe.success_of(info)) if self.recipe.success_of else False
         return row, float(reward), bool(terminated), bool(truncated), success
@@ -233,16 +233,14 @@ class SeedEnvs:
         self._names = [f"seed {seed}: " if len(seeds) > 1 else "" for seed in seeds]
 
     def reset(self, seeds: Sequence[int]) -> np.ndarray:
-        with folder.of_simulators():
-            return self._stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
+        return self._stack([env.reset(seed) for env, seed in zip(self.sets, seeds, strict=True)])
 
     def send(self, action: np.ndarray) -> None:
         for env, rows in zip(self.sets, self._split(action), strict=True):
             env.send(rows)
 
     def recv(self) -> HostStep:
-        with folder.of_simulators():
-            steps = [env.recv() for env in self.sets]
+        steps = [env.recv() for env in self.sets]
         result = StepResult(*(
             None if field[0] is None else self._stack(field) for field in zip(*(s.result for s in steps))
         ))  # fmt: skip
