@@ -17,6 +17,7 @@ import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -52,6 +53,7 @@ from warpsac.training.loop import Outcome
 from warpsac.watch.viewer import server, session
 
 PATIENCE = 60  # seconds of a command that should take one
+MEMORY = 12 << 30  # bytes of address space: a file without end must not take those of the machine
 SEED = 20_240_607
 
 
@@ -146,6 +148,8 @@ def run(words: Sequence[str], patience: int = PATIENCE) -> Ended:
 def _fault(code: Any, said: str) -> tuple[str, str]:
     if "Traceback (most recent call last)" in said:
         return "traceback", said
+    if "out of memory" in said:  # it should have been refused before
+        return "memory", said
     if code not in (0, 1, 2):
         return "exit code", f"{code!r}: {said}"
     lines = [line for line in said.splitlines() if line.startswith("warpsac: ")]
@@ -206,13 +210,16 @@ def command_lines(draw: st.DrawFn) -> list[str]:
         return draw(st.lists(VALUES, max_size=4))
     command = draw(st.sampled_from(sorted(OPTIONS)))
     names, words = option_names(command), [command]
-    if draw(st.integers(0, 5)):
+    nearly_right = draw(st.booleans())  # one odd thing only: the first mistake hides all others
+    if nearly_right:
+        words.append(_subjects(command)[0])
+    elif draw(st.integers(0, 5)):
         words.append(draw(st.sampled_from(_subjects(command))) if draw(st.integers(0, 3)) else draw(VALUES))
-    for _ in range(draw(st.integers(0, 4))):
+    for _ in range(1 if nearly_right else draw(st.integers(0, 4))):
         name = draw(st.sampled_from(names))
-        if draw(st.integers(0, 9)) == 0:
+        if not nearly_right and draw(st.integers(0, 9)) == 0:
             name = _misspelt(name, draw(st.integers(0, 99)))
-        values = draw(st.lists(VALUES, min_size=draw(st.sampled_from((1, 1, 1, 0))), max_size=2))
+        values = draw(st.lists(VALUES, min_size=draw(st.sampled_from((1, 1, 1, 0))), max_size=1 if nearly_right else 2))
         if values and draw(st.integers(0, 4)) == 0:
             words.append(f"{name}={values[0]}")
         else:
@@ -225,7 +232,7 @@ def command_lines(draw: st.DrawFn) -> list[str]:
 def _subjects(command: str) -> tuple[str, ...]:
     """What the first word after the command may sensibly be."""
     return {
-        "train": TASKS, "check-env": TASKS, "bench": ("dmc", "suite.yaml", "broken.yaml", "limited", "text", "pipe"),
+        "train": TASKS, "check-env": TASKS, "bench": ("suite.yaml", "dmc", "broken.yaml", "limited", "text", "pipe"),
         "eval": ("run", "ppo", *PLACES), "play": ("run", "probe-point", *PLACES), "export": ("run", "ppo", *PLACES),
         "motion": ("text", "pipe", "run/evaluations.csv"), "tasks": ("probe-point",),
     }.get(command, PLACES)  # fmt: skip
@@ -287,7 +294,10 @@ def apply(damage: Damage, folder: Path) -> None:
         files = [path for path in files if path.suffix in (".json", ".jsonl", ".csv")] or files
     if not files:
         return
-    path = files[int(damage.file * len(files))]
+    # By name first: there are many arrays, and one config.json.
+    names = sorted({path.name for path in files})
+    alike = [path for path in files if path.name == names[int(damage.file * len(names))]]
+    path = alike[int(damage.file * len(names) * len(alike)) % len(alike)]
     if damage.how == "swap":
         other = files[int(damage.place * len(files))]
         one, two = path.read_bytes(), other.read_bytes()
@@ -448,6 +458,7 @@ class Found:
             "tracebacks": kinds["traceback"],
             "wrong_exit_codes": kinds["exit code"],
             "hangs": kinds["hang"],
+            "out_of_memory": kinds["memory"],
             "more_than_a_line": kinds["not one line"],
             "seconds": round(self.seconds),
         }
@@ -516,6 +527,7 @@ class Options:
 
 
 def main(asked: Options) -> int:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     with tempfile.TemporaryDirectory(prefix="wf-") as folder:
         ground = Ground.made(Path(folder))
         found = {

@@ -18,18 +18,18 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> fuzz.Ground:
 
 
 def test_odd_command_lines_end_in_a_line(ground: fuzz.Ground) -> None:
-    found = fuzz.attack_command_lines(ground, 60)
+    found = fuzz.attack_command_lines(ground, 50)
     assert found.faults == []
-    assert found.tries == 60
+    assert found.tries == 50
     assert set(found.codes) <= {"0", "1", "2"}
-    assert found.codes["2"] > 20
+    assert found.codes["2"] > 15
     assert found.codes["0"] > 5
 
 
 def test_damaged_folders_end_in_a_line(ground: fuzz.Ground) -> None:
-    found = fuzz.attack_folders(ground, 40)
+    found = fuzz.attack_folders(ground, 30)
     assert found.faults == []
-    assert found.tries == 40
+    assert found.tries == 30
     assert set(found.codes) <= {"0", "1", "2"}
     assert found.codes["0"] > 5
     assert found.codes["2"] > 5
@@ -71,8 +71,8 @@ def test_damage_is_what_it_says(ground: fuzz.Ground) -> None:
     with ground.fresh("run") as place:
         config = place / "run" / "config.json"
         before = {path: path.read_bytes() for path in (place / "run").rglob("*") if path.is_file()}
-        files = sorted(before)
-        at = (files.index(config) + 0.5) / len(files)
+        names = sorted({path.name for path in before})
+        at = (names.index("config.json") + 0.5) / len(names)
         fuzz.apply(fuzz.Damage(at, "flip", 0.5), place / "run")
         changed = config.read_bytes()
         assert sum(bin(a ^ b).count("1") for a, b in zip(before[config], changed, strict=True)) == 1
@@ -80,8 +80,8 @@ def test_damage_is_what_it_says(ground: fuzz.Ground) -> None:
         fuzz.apply(fuzz.Damage(at, "pipe", 0.5), place / "run")
         assert config.is_fifo()
     with ground.fresh("run") as place:
-        named = [path for path in files if path.suffix in (".json", ".jsonl", ".csv")]
-        at = (named.index(config) + 0.5) / len(named)
+        names = [name for name in names if name.endswith((".json", ".jsonl", ".csv"))]
+        at = (names.index("config.json") + 0.5) / len(names)
         fuzz.apply(fuzz.Damage(at, "replace", 0.0, "[[[]]]"), place / "run")
         assert [[[]]] in json.loads(config.read_bytes()).values()
 

@@ -291,6 +291,18 @@ def test_links_in_the_place_of_temporary_files_are_replaced(trained: Path, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["precious", "run"]
 
 
+@pytest.mark.parametrize("place", ["evaluations.csv", "set_aside/metrics-1.jsonl"])
+def test_a_resume_does_not_wait_for_a_pipe(place: str, trained: Path, tmp_path: Path, no_pictures: None) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    (folder / "set_aside").mkdir()
+    to_pipe(folder / place)
+    with open(folder / "metrics.jsonl", "a") as stream:
+        stream.write('{"step": 200, "kind": "train"}\n')  # to be set aside
+    assert start.resume([folder], stop_at=165).finished
+    assert [row["step"] for row in rowfiles.read_evaluations(folder)][-1] == 165
+
+
 def test_a_bench_never_writes_where_a_link_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     suite = write_suite(tmp_path / "mine.yaml", ["probe-point"], variants=["warpsac-l"], seeds=[1])
     outside = tmp_path / "outside"
@@ -332,6 +344,22 @@ def test_only_plain_files_of_some_size_are_read(tmp_path: Path, monkeypatch: pyt
             files.read_text(tmp_path / name)
     with pytest.raises(UserError, match=": is a directory"):
         files.read_text(tmp_path)
+
+
+@pytest.mark.parametrize("words", [["export", "{run}", "--motion", "x" * 300], ["eval", "x" * 300]])
+def test_a_name_that_no_file_can_have(words: list[str], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word.format(run=trained) for word in words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"warpsac: {'x' * 300}: file name too long"
+
+
+def test_an_error_of_the_system_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error", "somewhere")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["report", "x"]) == 1
+    assert capsys.readouterr().err == "warpsac: somewhere: input/output error\n"
 
 
 def test_the_lines_of_messages_do_nothing_to_a_terminal() -> None:

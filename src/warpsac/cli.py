@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import os
 import re
@@ -25,7 +26,7 @@ from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
 from warpsac.runs import policies
-from warpsac.runs.files import read_text
+from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
@@ -116,6 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # of a place that nobody expected to fail
+        what = f"{error.filename}: {in_words(error)}" if error.filename else in_a_line(error)
+        print(f"warpsac: {printable(shortened(what, LONGEST_LINE))}", file=sys.stderr)
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
 
 
 def _run(command: str, words: list[str]) -> int:

@@ -97,7 +97,7 @@ class RowFiles:
         columns = list(keys)
         cells = [[str(row.get(key, "")) for key in keys.values()] for row in evaluations]
         text = "".join(",".join(line) + "\n" for line in ([columns, *cells] if cells else []))
-        if text.encode() != (path.read_bytes() if path.exists() else b""):
+        if text.encode() != _content(path):
             write_atomically(path, text.encode())
 
     def sync(self) -> None:
@@ -162,7 +162,7 @@ class RowFiles:
         while (folder / f"metrics-{count}.jsonl").exists():
             count += 1
         aside, last = _encode(moved), folder / f"metrics-{count - 1}.jsonl"
-        if not (last.exists() and last.read_bytes() == aside):
+        if _content(last) != aside:
             write_atomically(folder / f"metrics-{count}.jsonl", aside)
         write_atomically(path, _encode(kept))
 
@@ -172,6 +172,15 @@ def aside_folder(run: Path) -> Path:
     folder = run / "set_aside"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds; nothing if it is none that can be read: then it is written anew."""
+    try:
+        with open_plain(path) as stream:
+            return stream.read()
+    except OSError:
+        return b""
 
 
 def _line_of(row: Row) -> bytes:
