@@ -135,8 +135,8 @@ def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
     found = collect([tmp_path])
     small = Group("warpsac-l", (("learner.actor_blocks", "1"), ("learner.critic_blocks", "1")))
     missing = {Missing("dog-run", Group("warpsac-l"), (1, 4)), Missing("dog-walk", small, (3,))}
-    assert set(find_missing(found, find_plans([tmp_path]))) == missing
-    assert set(find_missing(found, find_plans([tmp_path.parent]))) == missing
+    assert set(find_missing(found, find_plans([tmp_path])[0])) == missing
+    assert set(find_missing(found, find_plans([tmp_path.parent])[0])) == missing
     assert find_missing(found) == []
 
 
@@ -305,6 +305,9 @@ def test_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ("words", "message"),
     [
         (["--retries", "-1"], "retries = -1: must be at least 0"),
+        (["--retries", "1e30"], "must be at most 1000"),
+        (["--parallel", "1e9", "--dry-run"], "parallel = 1000000000: must be at most 1000"),
+        (["--cpus-per-run", "1e-300", "--dry-run"], "cpus_per_run = 1e-300: must be at least 0.001"),
         (["--launcher", "ray", "--gpus", "1"], "--gpus chooses among the GPUs of this machine"),
         (["--ray-address", "auto"], "--ray-address needs --launcher ray"),
         (["--gpus", "99"], "gpus = 99: must be at most"),

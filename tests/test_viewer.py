@@ -448,6 +448,10 @@ def test_addresses_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> Non
         )
     with pytest.raises(UserError, match=r"port = 99999: must lie in 0\.\.65535"):
         Server("127.0.0.1", 99999, "x")
+    with pytest.raises(UserError, match=r"cannot listen on \u00e9+, port 0: no name of a host"):
+        Server("\u00e9" * 70, 0, "x")
+    with pytest.raises(UserError, match=r"host = '': must be an address; 0\.0\.0\.0 serves the whole network"):
+        Server("", 0, "x")
     with pytest.raises(UserError, match="cannot listen on no such host, port 0"):
         Server("no such host", 0, "x")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import os
 import re
@@ -23,9 +24,9 @@ from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, Ev
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
 from warpsac.runs import policies
-from warpsac.runs.files import in_words
+from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
@@ -81,6 +82,7 @@ ELSEWHERE = {
     "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
+LONGEST_LINE = 4000  # characters of an error: the paths of many seeds fit in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"warpsac {own_version() or '(unknown version)'}")
         return 0
     if words[0] not in COMMANDS:
-        print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        unknown = printable(shortened(words[0]))
+        print(f"warpsac: unknown command '{unknown}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
         with unwinding_on_sigterm():
@@ -103,14 +106,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (UserError, TrainingStopped) as error:
-        print(f"warpsac: {error}", file=sys.stderr)
+        print(f"warpsac: {printable(shortened(str(error), LONGEST_LINE))}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, Terminated) as interruption:
         print("warpsac: interrupted", file=sys.stderr)
         return 143 if isinstance(interruption, Terminated) else 130
+    except MemoryError as error:
+        print(f"warpsac: out of memory ({in_a_line(error)}); smaller settings may fit", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # of a place that nobody expected to fail
+        what = f"{error.filename}: {in_words(error)}" if error.filename else in_a_line(error)
+        print(f"warpsac: {printable(shortened(what, LONGEST_LINE))}", file=sys.stderr)
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
 
 
 def _run(command: str, words: list[str]) -> int:
@@ -123,7 +133,10 @@ def _run(command: str, words: list[str]) -> int:
         module: Any = importlib.import_module(f"warpsac.{name}")
     changes, words = _task_config(words) if command == "play" else ({}, words)
     asked: Any = parse(getattr(module, options), words, f"warpsac {command}")
-    return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
+    try:
+        return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
+    except SystemExit as error:
+        raise exited(error) from error
 
 
 # --- train
@@ -252,10 +265,9 @@ def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tu
     if words and not words[0].startswith("-"):
         raise UserError(f"{words[0]}: the task is the one of --config {path}; leave it out")
     try:
-        text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = in_words(error) if isinstance(error, OSError) else "not a text file"
-        raise UserError(f"--config {path}: {reason}") from None
+        text = read_text(path / "config.json" if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"--config {error}") from None
     saved = from_json(text, str(path))
     saved = dataclasses.replace(saved, env=dataclasses.replace(saved.env, humanoidbench=None))  # code, not from a file
     more = registry.task_config_of(saved.task, saved.simulator, changes)

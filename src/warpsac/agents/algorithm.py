@@ -203,6 +203,11 @@ class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]
         """The sizes of a memory that checkpoints keep; None if it is collected again."""
 
     @property
+    def needs(self) -> Mapping[str, int]:
+        """Bytes that each of these settings asks for at least, over all seeds and besides replay: parameters with what
+        the optimizer keeps, and what one update holds."""
+
+    @property
     def rate_setting(self) -> str:
         """The setting to lower where losses are not finite."""
 

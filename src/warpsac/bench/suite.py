@@ -7,6 +7,7 @@ others from YAML.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from warpsac.report.groups import is_material
 Settings = Mapping[str, Any]
 
 DEFAULT_SEEDS = (1, 2, 3, 4, 5)
+MOST_RUNS = 100_000
 
 # Not settings of a cell: decided by the suite's own keys or by the folder; a time budget because a run of a suite ends
 # at its last step.
@@ -105,6 +107,12 @@ class Grid:
         by_variants = [path in dict(leaves(entry.settings)) for entry in self.variants]
         return path in self.sweep or path in dict(leaves(self.settings)) or (any(by_variants) and all(by_variants))
 
+    @property
+    def most_runs(self) -> int:
+        """As many as its cells and seeds are, counted without making them."""
+        tasks, swept = (len(tasks_of(group)) for group in self.tasks), map(len, self.sweep.values())
+        return sum(tasks) * max(len(self.variants), 1) * math.prod(swept) * len(self.seeds)
+
     def cells(self) -> Iterator[Cell]:
         # A published return belongs to exactly these settings, at the end of training.
         set_here = [path for path, _ in leaves(merged(self.asked, self.settings)) if not path.startswith("eval.")]
@@ -173,6 +181,9 @@ def merged(*layers: Settings) -> dict[str, Any]:
 def make_suite(name: str, grids: Sequence[Grid]) -> Suite:
     """All cells of the grids; a cell that two grids share counts once."""
     found: dict[str, Cell] = {}
+    runs = sum(grid.most_runs for grid in grids)
+    if runs > MOST_RUNS:
+        raise UserError(f"{name}: would be {runs:,} runs; a suite has at most {MOST_RUNS:,}")
     for grid in grids:
         try:
             for cell in grid.cells():

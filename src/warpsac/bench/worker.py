@@ -32,6 +32,7 @@ from warpsac.envs import modules
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.runs import run_folder
 from warpsac.runs.files import require_writable
+from warpsac.runs.rowfiles import APPENDING
 
 # A program that was asked to end may be writing a replay of several GB.
 GRACE = 600.0
@@ -79,7 +80,7 @@ class Process:
         self._asked_to_end: float | None = None  # when
         with require_writable(log):
             log.parent.mkdir(parents=True, exist_ok=True)
-            stream = open(log, "ab")  # noqa: SIM115 (closed below)
+            stream = os.fdopen(os.open(log, APPENDING, 0o666), "ab")
         with stream:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             stream.write(f"--- {now} on {where}\n".encode())

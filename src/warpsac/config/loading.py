@@ -23,7 +23,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from warpsac.config.profiles import PROFILES, VARIANTS, wrong_variant
 from warpsac.config.schema import PPO, Algo, Config, Constraint, LearnerConfig, PpoConfig, ReplayConfig
-from warpsac.errors import ConfigError, UserError
+from warpsac.errors import ConfigError, UserError, shortened
 
 try:  # tyro's structured errors, a private module since 1.0.14; without it tyro prints its own, of several lines
     from tyro._errors import on_parse_error
@@ -152,7 +152,7 @@ def from_json(text: str, where: str) -> Config:
     """The config of a saved run; `where` names the file in errors."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not a config file ({error})") from None
     config = _merged(Config(), _with_schedule(data), where)
     try:
@@ -291,14 +291,14 @@ def whole_number(text: str) -> int:
     with contextlib.suppress(ValueError):
         if float(text).is_integer():
             return int(float(text))
-    raise ValueError(f"{text} is not a whole number")
+    raise ValueError(f"{shortened(text)} is not a whole number")
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text} is not a number") from None
+        raise ValueError(f"{shortened(text)} is not a number") from None
 
 
 def _whole_numbers(words: list[str]) -> tuple[int, ...]:

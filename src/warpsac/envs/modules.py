@@ -17,7 +17,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -174,6 +174,37 @@ def _import(module: str, name: str) -> ModuleType:
     what = f"task '{name}': " if ":" in name else ""
     _require_module_name(module, what)
     try:
-        return importlib.import_module(module)
+        with own_folder():
+            return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
         raise UserError(f"{what}cannot import module '{module}' ({in_a_line(error)})") from error
+
+
+# --- where code of a task runs
+
+_gone_to: str | None = None  # the working directory that code of tasks has changed to
+
+
+def _here() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[None]:
+    """Code of a task may change the working directory, the program's relative paths do not follow: within, it is where
+    such code left it the last time; afterwards it is as before."""
+    global _gone_to
+    ours = _here()
+    if _gone_to is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(_gone_to)
+    try:
+        yield
+    finally:
+        theirs = _here()
+        if theirs != ours and ours is not None:
+            _gone_to = theirs
+            os.chdir(ours)

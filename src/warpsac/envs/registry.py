@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from warpsac.config.loading import override
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import kinds, overrides
+from warpsac.envs import kinds, modules, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup, not_installed
 from warpsac.envs.symmetry import Unknown
@@ -142,14 +142,15 @@ def _family_of(task: Target | str) -> Iterator[tuple[Target, Any]]:
     """A task and the module of its family; whatever a simulator raises becomes a one-line UserError."""
     target = lookup(task) if isinstance(task, str) else task
     try:
-        yield target, importlib.import_module(FAMILIES[target.family])
+        with modules.own_folder():
+            yield target, importlib.import_module(FAMILIES[target.family])
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{target.name}: {why_not_made(target, error)}") from error
 
 
-def why_not_made(target: Target, error: Exception) -> str:
+def why_not_made(target: Target, error: BaseException) -> str:
     """One line on why an environment cannot be made, with what to install if a package is missing."""
     return not_installed(target.family, error) or f"cannot be made: {in_a_line(error)}"
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
 
-from warpsac.errors import UserError
+from warpsac.errors import UserError, printable, shortened
 from warpsac.report import missing, page, runs, tables
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
+from warpsac.runs.bench_plan import Planned
 from warpsac.runs.files import in_words, write_atomically
 
 PAGE = "index.html"
+MOST_LINES = 20  # about runs that cannot be read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +43,12 @@ class ReportOptions:
 # Results near the largest float have no finite mean or spread: the report shows a dash there.
 @np.errstate(over="ignore", invalid="ignore")
 def command(asked: ReportOptions) -> int:
+    planned: list[Planned] = []
+    unreadable: list[str] = []
     if asked.published:
         if asked.folders:
             raise UserError("report takes folders or --published, not both: runs are drawn with published curves")
-        found, planned = runs.published_runs(), []
+        found = runs.published_runs()
         out, title = Path(asked.out or "report-published"), "Published results"
     else:
         if not asked.folders:
@@ -51,18 +56,23 @@ def command(asked: ReportOptions) -> int:
         if len(asked.folders) > 1 and asked.out is None:
             raise UserError("report on several folders needs --out FOLDER to write to")
         roots = [Path(folder) for folder in asked.folders]
-        found, planned = runs.collect(roots), missing.find_plans(roots)
+        found = runs.collect(roots)
+        planned, unreadable = missing.find_plans(roots)
         if not found and not planned:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
+        if not asked.out and out.is_symlink():
+            raise UserError(f"{out}: a symbolic link; name the folder to write to with --out")
         title = ", ".join(root.resolve().name for root in roots)
     study = make_study(found, planned)
     written = write(study, out, asked.title or title, asked.published)
     if asked.json:
         print(json.dumps(summary(study) | {"page": str(written)}))
     else:
-        print(*summary_lines(study), f"report: {written}", sep="\n")
-    return 0
+        print(*map(printable, [*summary_lines(study), f"report: {written}"]), sep="\n")
+    for line in unreadable:
+        print(f"warning: {printable(line)}", file=sys.stderr)
+    return 1 if found and not any(run.group for run in found) else 0  # 1: not one of them can be read
 
 
 def write(study: Study, out: Path, title: str, is_published: bool = False) -> Path:
@@ -73,7 +83,7 @@ def write(study: Study, out: Path, title: str, is_published: bool = False) -> Pa
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = out / name
-            # Names of folders and what is in them may hold what UTF-8 cannot.
+            # Names of folders and what is in them may hold what UTF-8 cannot. A link with that name is replaced.
             write_atomically(path, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {in_words(error)}") from error
@@ -111,6 +121,10 @@ def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
 
 def summary_lines(study: Study) -> list[str]:
     lines = [f"runs: {', '.join(f'{count} {status}' for status, count in study.counts.items())}"]
+    left_out = [run for run in study.runs if run.status == "damaged"]
+    lines += [f"left out: {run.name}: {shortened(run.detail, 300)}" for run in left_out[:MOST_LINES]]
+    if len(left_out) > MOST_LINES:
+        lines.append(f"left out: {len(left_out) - MOST_LINES} more, all of them listed on the page")
     for scope in study.scopes:
         comparison = scope.comparisons["auc"]
         if comparison.rows:

@@ -33,7 +33,7 @@ from warpsac.config.resumable import OF_THE_MACHINE, Changes, differences
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs import motion
 from warpsac.errors import NotNow, UserError
-from warpsac.runs import files
+from warpsac.runs import files, rowfiles
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, sync_folder, write_atomically
 from warpsac.runs.rowfiles import RowFiles, aside_folder
 from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
@@ -41,6 +41,7 @@ from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 CONFIG, META, FAILURE, LOCK = "config.json", "meta.json", "failure.txt", ".lock"
 CHECKPOINTS, POLICIES = "checkpoints", "policies"
 SYMMETRY = "symmetry.json"
+WRITTEN = (LOCK, CHECKPOINTS, POLICIES, "set_aside", "tensorboard", "wandb", "bad_batch.npz")
 MOTION = "motion_sha256"  # in meta.json: of the clips that the run follows
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
@@ -224,8 +225,8 @@ class RunFolder:
     def meta(self) -> dict[str, Any]:
         """The content of meta.json; empty if it is missing or broken."""
         try:
-            content = json.loads((self.path / META).read_bytes())
-        except (OSError, ValueError):
+            content = json.loads(files.read_bytes(self.path / META))
+        except (OSError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
 
@@ -233,6 +234,7 @@ class RunFolder:
         """Refuse to share the folder with another process that trains in it; a killed one holds no lock."""
         if self._owned:
             return
+        _refuse_links(self.path)
         try:
             with require_writable(self.path):
                 self._lock = lock_file(self.path / LOCK)
@@ -333,6 +335,14 @@ class RunFolder:
         self._trackers, self._lock, self._owned = None, None, False
 
 
+def _refuse_links(folder: Path) -> None:
+    """A run writes and removes files in its own folder only: not where links in it point."""
+    for name in (*WRITTEN, rowfiles.METRICS, rowfiles.EVALUATIONS):
+        if (folder / name).is_symlink():
+            raise UserError(f"{folder / name}: a symbolic link, and a run writes to its own folder only: replace it "
+                            "by what it points to")  # fmt: skip
+
+
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, default=str) + "\n").encode()
 
@@ -340,7 +350,7 @@ def _json_bytes(content: Mapping[str, Any]) -> bytes:
 def read_failure(folder: Path) -> str | None:
     """Why training stopped in this folder; None if it did not, or was resumed since."""
     try:
-        return (folder / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
+        return files.read_bytes(folder / FAILURE).decode(errors="replace").strip()
     except OSError:
         return None
 

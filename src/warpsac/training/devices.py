@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -108,6 +109,17 @@ def choose_placement(
         f"replay.capacity = {spec.capacity}: needs {spec.nbytes / GB:.2f} GB of {' or '.join(candidates)} "
         f"memory, {max(free[best], 0) / GB:.2f} GB are available; {advice}"
     )
+
+
+def require_memory(needs: Mapping[str, int], config: Config, free_bytes: int) -> None:
+    """Refuse sizes that cannot fit before anything is made or compiled, by the setting that asks for most."""
+    needed, most = sum(needs.values()), max(needs, key=lambda path: needs[path])
+    if needed > free_bytes:
+        value = functools.reduce(getattr, most.split("."), config)
+        raise NotNow(
+            f"{most} = {value}: training needs at least {needed / GB:,.3g} GB of memory besides replay, "
+            f"{max(free_bytes, 0) / GB:,.3g} GB are available; choose a smaller one"
+        )
 
 
 def largest_capacity(spec: RingSpec, free_bytes: int) -> int:

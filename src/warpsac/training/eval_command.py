@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import modules, registry
@@ -83,5 +84,5 @@ def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:
         table.add_row("normalised score", f"{row['eval/score']:.3f}")
     for name, value in row.items():
         if name.removeprefix("eval/") in found[0].metrics:
-            table.add_row(name.removeprefix("eval/").replace("_", " "), f"{value:.4f}")
+            table.add_row(Text(name.removeprefix("eval/").replace("_", " ")), f"{value:.4f}")
     return table

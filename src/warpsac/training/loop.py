@@ -18,9 +18,10 @@ from typing import Any, Literal
 import numpy as np
 
 from warpsac.config.schema import Config
+from warpsac.envs import modules
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
-from warpsac.errors import TrainingStopped
+from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
@@ -60,7 +61,8 @@ class Loop:
             if self._due(config.eval.every):
                 self.evaluate(signals)
             while self.step < config.end_step and not self._stop(signals):
-                self.driver.advance(self._stretch(), functools.partial(self._stop, signals))
+                with modules.own_folder():
+                    self.driver.advance(self._stretch(), functools.partial(self._stop, signals))
                 if self._row_due():
                     self.log()
                 if self._due(config.eval.every):
@@ -143,17 +145,24 @@ class Loop:
         self.display.phase("evaluating", f"{count} episode{'s' * (count != 1)}")
         with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
-            results = [
-                evaluate.result_row(found, self.task) for found in self.driver.evaluate(self.step, signals.check)
-            ]
+            with modules.own_folder():
+                episodes = self.driver.evaluate(self.step, signals.check)
+            results = [evaluate.result_row(found, self.task) for found in episodes]
             rows = [head | {"time/seconds": self.seconds} | row for row in results]
             self._keep_policies()  # before the rows: what a row calls the best is there
             self._write(rows)
             self.driver.count(evaluated_at=self.step)
-            best = self.task.normalize_score if self.task else None
             for run in self.runs:
-                curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
+                self._draw(run)
         self._show_phase()
+
+    def _draw(self, run: RunFolder) -> None:
+        """The learning curve, which never stops training: the next evaluation draws it again."""
+        best = self.task.normalize_score if self.task else None
+        try:
+            curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
+        except (OSError, UserError, ValueError) as error:
+            self.display.message(f"{run.curve}: not drawn this time ({in_a_line(error)})")
 
     def _keep_policies(self) -> None:
         counters = self.counters._replace(evaluated_at=self.step)

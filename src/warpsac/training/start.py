@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
@@ -17,7 +19,7 @@ from warpsac.config.schema import PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
-from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
@@ -122,11 +124,13 @@ def prepared(
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
-            driver.init(display)
+            with modules.own_folder():
+                driver.init(display)
             if warm:
                 warm_start.apply(warm, config, driver)
             if checkpoints:
-                restore_checkpoints(driver, checkpoints, config, display)
+                with modules.own_folder():
+                    restore_checkpoints(driver, checkpoints, config, display)
             loop = Loop(config, driver, runs, display, target.task)
             if resumed is not None:
                 resume_folders(loop, checkpoints, meta)
@@ -141,10 +145,22 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
     except (KeyboardInterrupt, Terminated):
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = _explained(error)
         for run in runs:
-            run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
-        raise
+            run.record_failure(str(reason) if isinstance(reason, TrainingStopped) else in_a_line(reason))
+        if reason is error:
+            raise
+        raise reason from error
+
+
+def _explained(error: BaseException) -> BaseException:
+    """A call of sys.exit must not look like success, and XLA's own page about memory becomes a line."""
+    if isinstance(error, SystemExit):
+        return exited(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and "out of memory" in str(error).lower():
+        return TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit")
+    return error
 
 
 def find_symmetry(config: Config, resumed: Sequence[RunFolder] | None) -> Symmetry | None:
@@ -170,14 +186,14 @@ def make_driver(
 
         env, evaluation_env = make_envs(config, resumed)
         algorithm = make_algorithm(config, env.spec, symmetry)
-        placement = _placement(algorithm.ring, "device")
+        placement = _placement(algorithm, config, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
     algorithm = make_algorithm(config, simulators.spec, symmetry)
-    placement = _placement(algorithm.ring, config.replay.placement)
+    placement = _placement(algorithm, config, config.replay.placement)
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
@@ -193,12 +209,15 @@ def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = No
     return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
 
 
-def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"]) -> Placement:
-    if ring is None:
-        return "device"
-    return devices.choose_placement(
-        ring, wanted, devices.free_device_bytes(), devices.free_host_bytes(), devices.RESERVED_BYTES
-    )
+def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:
+    """Where replay lives; NotNow if it, or the learner besides it, fits nowhere."""
+    ring, free = algorithm.ring, devices.free_device_bytes()
+    placement: Placement = "device"
+    if ring is not None:
+        placement = devices.choose_placement(ring, wanted, free, devices.free_host_bytes(), devices.RESERVED_BYTES)
+    beside = 0 if ring is None or (placement == "host" and not devices.on_cpu()) else ring.nbytes
+    devices.require_memory(algorithm.needs, config, free - beside)
+    return placement
 
 
 # --- what a user should know at the start

@@ -75,7 +75,8 @@ def writer(path: Path, rate: float) -> Iterator[Any]:
         raise UserError(f"{path}: the video must be an .mp4 file")
     unfinished = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never has the final name
     try:
-        unfinished.touch()  # the encoder would fail at the first image only, and not say why
+        unfinished.unlink(missing_ok=True)  # a link would be written through
+        unfinished.touch(exist_ok=False)  # the encoder would fail at the first image only, and not say why
         with warnings.catch_warnings():
             # The encoder is another program, started at the first image: JAX's warning about forks does not apply.
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,6 +59,22 @@ class Ppo:
     @property
     def updates_per_round(self) -> int:
         return self.actor.config.epochs * self.actor.config.minibatches
+
+    @property
+    def needs(self) -> dict[str, int]:
+        """Networks with their gradient and two moments of Adam, and the rollout."""
+        config, views, action_dim = self.actor.config, self.actor.views, self.actor.action_dim
+
+        def weights(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
+            sizes = (inputs, *hidden, outputs)
+            return sum(a * b for a, b in itertools.pairwise(sizes))
+
+        step = 4 * (2 * views.obs_dim + action_dim + 1)
+        return {
+            "ppo.actor_hidden": 4 * 4 * self.seeds * weights(views.actor_dim, config.actor_hidden, action_dim),
+            "ppo.critic_hidden": 4 * 4 * self.seeds * weights(views.critic_dim, config.critic_hidden, 1),
+            "ppo.rollout_steps": self.seeds * self.stride * self.num_envs * step,
+        }
 
     # --- the first state
 

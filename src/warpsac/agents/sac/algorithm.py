@@ -123,6 +123,29 @@ class Sac:
     def gamma(self) -> float:
         return self.actor.config.gamma
 
+    @property
+    def needs(self) -> dict[str, int]:
+        """An actor is there four times, with its gradient and two moments of Adam; a critic has its target too."""
+        config, views, action_dim = self.actor.config, self.actor.views, self.actor.action_dim
+        members, critic_inner = config.critics, config.critic_width * config.expansion
+        actor = config.actor_width * (
+            views.actor_dim + 2 * config.actor_blocks * config.actor_width * config.expansion + 2 * action_dim
+        )
+        trunk = config.critic_width * (views.critic_dim + action_dim + 2 * config.critic_blocks * critic_inner)
+        # What the gradient is computed from, of both halves of the minibatch.
+        activations = 2 * members * config.critic_blocks * (critic_inner + config.critic_width)
+        activations *= jnp.dtype(self.actor.number.dtype).itemsize
+        of_actor = "actor_width" if config.actor_width >= config.expansion else "expansion"
+        of_critic = "critic_width" if config.critic_width >= config.expansion else "expansion"
+        parts = [
+            (f"learner.{of_actor}", 4 * 4 * actor),
+            (f"learner.{of_critic}", 5 * 4 * members * trunk),
+            ("learner.atoms", 4 * members * config.atoms * (5 * config.critic_width + self.batch_size)),
+            ("replay.batch_size", self.batch_size * activations),
+            ("updates_per_step", self.updates_per_round * self.batch_size * self.ring.transition_bytes),
+        ]
+        return {name: self.seeds * max(size for other, size in parts if other == name) for name, _ in parts}
+
     # --- the first state
 
     def streams(self, seeds: Sequence[int]) -> Streams:

@@ -97,17 +97,19 @@ class Server(viser.ViserServer):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not host:  # would serve the whole network
+        raise UserError("host = '': must be an address; 0.0.0.0 serves the whole network")
     if not 0 <= port < 2**16:
         raise UserError(f"port = {port}: must lie in 0..65535 (0: any free one)")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:
         listening.close()
+        reason = in_words(error) if isinstance(error, OSError) else "no name of a host"
         raise UserError(
-            f"cannot listen on {host}, port {port}: {in_words(error)}; choose another with --port "
-            "(0: any free one) or --host"
+            f"cannot listen on {host}, port {port}: {reason}; choose another with --port (0: any free one) or --host"
         ) from None
     return listening
 
