@@ -17,8 +17,16 @@ JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
 SUITABLE  := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
-COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 \
-             --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
+# `make lock UPGRADE=` keeps the versions that still fit.
+UPGRADE   := --upgrade
+UV        := $(BIN)/python -m uv pip compile --quiet $(UPGRADE) --generate-hashes --no-header --no-annotate --no-emit-index-url
+COMPILE   := $(UV) --universal --fork-strategy fewest --python-version 3.11 --extra mujoco --extra dev pyproject.toml
+# Only files whose hash is in the lock are installed; this package itself, the working tree, has none.
+INSTALL   := python -m pip install --quiet --disable-pip-version-check --no-deps
+LOCKED    := $(INSTALL) --require-hashes
+THIS      := $(INSTALL) --no-build-isolation --editable .
+# A requirement and its hashes as one line.
+ONE_LINE  := awk '{ if (sub(/ *\\$$/, " ")) printf "%s", $$0; else print }'
 
 # Simulators on torch are tested in environments of their own, .venv-NAME, with the versions of requirements/NAME.txt.
 # What a lock leaves out: the CUDA packages of torch, of which a CPU build has no need. IsaacLab's torch has no CPU build;
@@ -27,6 +35,8 @@ TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
 LEFT_OUT         := cuda-|nvidia-|triton|torchvision
 LEFT_OUT_isaaclab := triton|open3d|transformers
 TORCH_VERSION    := 2.13.0
+# Hashes of its CPU builds, which are on torch's own index and not on PyPI: that of Python 3.11 on x86-64.
+TORCH_CPU        := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
 TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks ppo_torch golden overrides motion mjlab_motion own_torch examples) \
                     $(TESTS_mjlab-old)
@@ -116,23 +126,26 @@ bench: $(STAMP)  ## speed of replay sampling, one learner update and a report on
 	$(BIN)/python benchmarks/report.py
 
 lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
-	$(BIN)/python -m pip install --quiet uv
-	$(COMPILE) --upgrade $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
-	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt
-	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
-	$(COMPILE) --upgrade --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
-	$(COMPILE) --upgrade --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
+	$(BIN)/$(LOCKED) --requirement requirements/tools.txt
+	$(COMPILE) $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
+	$(COMPILE) --constraint requirements/simulators.txt --output-file requirements/cpu.txt
+	$(COMPILE) --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
+	$(COMPILE) --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
+	$(COMPILE) --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
 	  --output-file requirements/ray.txt
 	$(MAKE) --no-print-directory $(TORCH_SIMULATORS:%=requirements/%.txt.new)
+	$(UV) --universal --python-version 3.11 requirements/tools.in --output-file requirements/tools.txt
 
-requirements/%.txt.new: $(STAMP)
+requirements/%.txt.new:
 	@echo "torch==$(TORCH_VERSION)" > $@.torch
-	$(BIN)/python -m uv pip compile --quiet --upgrade --python-version $(if $(filter isaaclab,$*),3.12,3.11) \
-	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev \
+	@cp requirements/$*.txt $@
+	$(UV) --python-version $(if $(filter isaaclab,$*),3.12,3.11) --python-platform x86_64-manylinux_2_36 --extra dev \
 	  --extra $(or $(EXTRA_$*),$*) $(if $(findstring mjlab,$*),--extra export) \
-	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml > $@
-	@grep -v -E '^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))' $@ > requirements/$*.txt
-	@rm $@ $@.torch
+	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml --output-file $@
+	@awk '/^[^ ]/ { left_out = /^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))/ } left_out || /$(TORCH_CPU)/ { next } { print } \
+	  /^torch==$(TORCH_VERSION) / { print "    --hash=sha256:$(TORCH_CPU) \\" }' $@ > $@.torch
+	@mv $@.torch requirements/$*.txt
+	@rm $@
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) .venv-old $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
@@ -142,14 +155,15 @@ clean:  ## remove .venv and caches; run folders stay
 	@echo "installing the versions of requirements/$*.txt into .venv-$* (once)"
 	@$(PYTHON) -m venv --clear .venv-$*
 	@# A few at a time: pip keeps all that one call downloads, gigabytes, until the last of it is installed.
-	@xargs -d '\n' -n 20 .venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps < requirements/$*.txt
-	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(ONE_LINE) requirements/$*.txt | split -l 20 - .venv-$*/some-
+	@for some in .venv-$*/some-*; do .venv-$*/bin/$(LOCKED) --requirement $$some || exit; done
+	@.venv-$*/bin/$(THIS)
 	@touch $@
 
 $(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
 	@echo "installing the simulators, and Ray, that the tests need"
-	@$(BIN)/python -m pip install --quiet --requirement requirements/ray.txt
-	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt
+	@$(BIN)/$(LOCKED) --requirement requirements/ray.txt
+	@$(BIN)/$(LOCKED) --requirement requirements/simulators.txt
 	@touch $@
 
 $(STAMP): $(LOCK) pyproject.toml
@@ -166,6 +180,6 @@ $(STAMP): $(LOCK) pyproject.toml
 	  else $$found -m venv --clear --without-pip $(VENV) && $$found -m pip --python $(BIN)/python install --quiet pip; fi; \
 	fi
 	@echo "installing the versions of $(LOCK) into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(LOCK)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/$(LOCKED) --requirement $(LOCK)
+	@$(BIN)/$(THIS)
 	@touch $@
