@@ -21,9 +21,10 @@ SUITABLE  := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 UPGRADE   := --upgrade
 UV        := $(BIN)/python -m uv pip compile --quiet $(UPGRADE) --generate-hashes --no-header --no-annotate --no-emit-index-url
 COMPILE   := $(UV) --universal --fork-strategy fewest --python-version 3.11 --extra mujoco --extra dev pyproject.toml
-# Only files whose hash is in the lock are installed; this package itself, the working tree, has none.
+# Only wheels whose hash is in the lock are installed: no code of a package runs meanwhile. This package itself, the
+# working tree, has no hash; it is built with the locked setuptools.
 INSTALL   := python -m pip install --quiet --disable-pip-version-check --no-deps
-LOCKED    := $(INSTALL) --require-hashes
+LOCKED    := $(INSTALL) --require-hashes --only-binary :all:
 THIS      := $(INSTALL) --no-build-isolation --editable .
 # A requirement and its hashes as one line.
 ONE_LINE  := awk '{ if (sub(/ *\\$$/, " ")) printf "%s", $$0; else print }'
@@ -35,7 +36,8 @@ TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
 LEFT_OUT         := cuda-|nvidia-|triton|torchvision
 LEFT_OUT_isaaclab := triton|open3d|transformers
 TORCH_VERSION    := 2.13.0
-# Hashes of its CPU builds, which are on torch's own index and not on PyPI: that of Python 3.11 on x86-64.
+# The hash of its CPU build for Python 3.11 on x86-64, which is on torch's own index: the builds of PyPI, whose hashes uv
+# finds, need the CUDA packages.
 TORCH_CPU        := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
 TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks ppo_torch golden overrides motion mjlab_motion own_torch examples) \
@@ -44,12 +46,14 @@ TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
 # A plugin for pytest that comes along and fails.
 OPTIONS_isaaclab := -p no:dash
-PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
+PYTHON_mjlab     := python3.11 python3 python3.12 python3.13
 PYTHON_mjlab-old := $(PYTHON_mjlab)
 PYTHON_maniskill := $(PYTHON_mjlab)
 PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
 # Which extra a lock is made from, where it is not called the same.
 EXTRA_mjlab-old  := sim2real
+# What has no wheel is built with the locked setuptools.
+SOURCE_isaaclab  := --no-binary antlr4-python3-runtime --no-build-isolation --use-pep517
 SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
@@ -142,8 +146,8 @@ requirements/%.txt.new:
 	$(UV) --python-version $(if $(filter isaaclab,$*),3.12,3.11) --python-platform x86_64-manylinux_2_36 --extra dev \
 	  --extra $(or $(EXTRA_$*),$*) $(if $(findstring mjlab,$*),--extra export) \
 	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml --output-file $@
-	@awk '/^[^ ]/ { left_out = /^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))/ } left_out || /$(TORCH_CPU)/ { next } { print } \
-	  /^torch==$(TORCH_VERSION) / { print "    --hash=sha256:$(TORCH_CPU) \\" }' $@ > $@.torch
+	@awk '/^[^ ]/ { left_out = /^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))/ } left_out { next } { print } \
+	  /^torch==$(TORCH_VERSION) / { print "    --hash=sha256:$(TORCH_CPU)"; left_out = 1 }' $@ > $@.torch
 	@mv $@.torch requirements/$*.txt
 	@rm $@
 
@@ -155,8 +159,9 @@ clean:  ## remove .venv and caches; run folders stay
 	@echo "installing the versions of requirements/$*.txt into .venv-$* (once)"
 	@$(PYTHON) -m venv --clear .venv-$*
 	@# A few at a time: pip keeps all that one call downloads, gigabytes, until the last of it is installed.
-	@$(ONE_LINE) requirements/$*.txt | split -l 20 - .venv-$*/some-
-	@for some in .venv-$*/some-*; do .venv-$*/bin/$(LOCKED) --requirement $$some || exit; done
+	@$(ONE_LINE) requirements/$*.txt | grep '^setuptools==' > .venv-$*/some
+	@$(ONE_LINE) requirements/$*.txt | grep -v '^setuptools==' | split -l 20 - .venv-$*/some-
+	@for some in .venv-$*/some*; do .venv-$*/bin/$(LOCKED) $(SOURCE_$*) --requirement $$some || exit; done
 	@.venv-$*/bin/$(THIS)
 	@touch $@
 
@@ -177,7 +182,8 @@ $(STAMP): $(LOCK) pyproject.toml
 	  fi; \
 	  echo "making $(VENV) with $$($$found --version)"; \
 	  if $$found -c 'import ensurepip' 2> /dev/null; then $$found -m venv --clear $(VENV); \
-	  else $$found -m venv --clear --without-pip $(VENV) && $$found -m pip --python $(BIN)/python install --quiet pip; fi; \
+	  else $$found -m venv --clear --without-pip $(VENV) && $(ONE_LINE) requirements/tools.txt | grep '^pip==' > $(VENV)/pip && \
+	    $$found -m pip --python $(BIN)/python install --quiet --require-hashes --requirement $(VENV)/pip; fi; \
 	fi
 	@echo "installing the versions of $(LOCK) into $(VENV) (once)"
 	@$(BIN)/$(LOCKED) --requirement $(LOCK)
