@@ -100,7 +100,7 @@ tasks: $(STAMP) $(SIMULATORS)  ## try every benchmark task that can run here
 # What steps, saves and draws MuJoCo from Python.
 TESTS_old_physics := $(patsubst %,tests/test_%.py,envs dmc workers evaluate policy viewer_live)
 
-test-old-physics:  ## the tests of host simulators with MuJoCo 3.4, that of the published runs, in .venv-old
+test-old-physics:  ## the tests of host simulators with MuJoCo 3.3.3, that of the published runs, in .venv-old
 	@$(MAKE) --no-print-directory setup EXTRA=old-physics VENV=.venv-old
 	.venv-old/bin/python -m pytest -n $(JOBS) $(TESTS_old_physics) $(ARGS)
 
