@@ -263,6 +263,10 @@ BUILT_IN: dict[str, BuiltIn] = {
     "limited": BuiltIn("all data-limited tasks", (Grid(("limited",)),)),
     "abundant": BuiltIn("all data-abundant tasks", (Grid(("abundant",)),)),
     **{family: BuiltIn(f"the {family} family", (Grid((family,)),)) for family in EXTRAS},
+    "flashsac-myosuite": BuiltIn(
+        "flashsac on MyoSuite as it was published, with a discount of 0.95",
+        (Grid(("myosuite",), (Entry("flashsac", {"learner": {"gamma": 0.95}}, "gamma-0.95"),)),),
+    ),
     "ablation-swd": BuiltIn(
         "uniform replay or Sample Weight Decay, 1 to 3 blocks",
         (Grid(LIMITED_TASKS, (Entry("flashsac"), Entry("warpsac-l")), {"learner.blocks": (1, 2, 3)},
