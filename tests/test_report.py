@@ -455,7 +455,7 @@ def test_published_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"playground: score-step AUC over 4 tasks: {expected}" in out
     page = (tmp_path / "index.html").read_text()
     assert "Published data favour" in page
-    whose = "<p class=\"note\">Published flashsac: the baseline authors&#39; own runs"
+    whose = '<p class="note">Published flashsac: the baseline authors&#39; own runs'
     assert page.count(f"{whose}.</p>") == 5 + 7 + 14
     assert page.count(f"{whose}, with learner.gamma=0.95; to compare, train with --learner.gamma 0.95.</p>") == 10
 

@@ -44,7 +44,8 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
   export RUN              export a trained policy as an ONNX file with everything a robot needs to know
   sim2sim POLICY.onnx     run an exported policy on plain MuJoCo
   bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in suites
-  report FOLDER           write a page with learning curves and tables of all runs in a folder
+  report FOLDER           write a page with learning curves and tables of all runs in a folder;
+                          --scoreboard: compare them with the published results of all benchmark tasks
   tasks                   list the benchmark tasks; --check tries those that can run on this machine
   motion CLIP.csv         turn a recorded motion into the npz file that a tracking task follows
   check-env ID            check whether your own environment can be trained, and what to fix
