@@ -105,7 +105,7 @@ def write(study: Study, out: Path, title: str, is_published: bool = False) -> Pa
 
 
 def _write_files(out: Path, files: Mapping[str, str]) -> None:
-    path = out
+    path = out / next(iter(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
