@@ -57,7 +57,7 @@ SOURCE_isaaclab  := --no-binary antlr4-python3-runtime --no-build-isolation --us
 SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit tasks test-old-physics browser vulkan bench lock clean
+.PHONY: help setup demo test lint format types licences audit unit tasks test-old-physics browser vulkan bench lock clean
 .PHONY: $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
@@ -78,7 +78,7 @@ demo: $(STAMP)  ## train a small task on two CPU cores in a few minutes, and sho
 	echo "next, evaluate it on new episodes:"; \
 	echo "  $(BIN)/warpsac eval $$run"
 
-test: lint types unit tasks  ## lint, types, all tests and benchmark tasks; what CI runs
+test: lint types licences unit tasks  ## lint, types, licences, all tests and benchmark tasks; what CI runs
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -90,6 +90,12 @@ format: $(STAMP)  ## let ruff fix what it can
 
 types: $(STAMP)  ## mypy
 	$(BIN)/mypy
+
+licences: $(STAMP) $(SIMULATORS)  ## whether all that is installed has a licence that we accept
+	$(BIN)/python .ci/licences.py
+
+audit: $(STAMP)  ## which locked versions have known vulnerabilities, as PyPI knows; OSV=all.zip: as an export of OSV knows
+	$(BIN)/python .ci/audit.py $(if $(OSV),--database $(OSV)) requirements/*.txt
 
 unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
@@ -119,6 +125,7 @@ $(TORCH_SIMULATORS:%=test-%): test-%:
 	done; \
 	if [ -z "$$python" ]; then echo "$@: skipped, it needs another Python: make $@ PYTHON=/path/to/python3.12"; exit 0; fi; \
 	$(MAKE) --no-print-directory .venv-$*/.installed PYTHON=$$python && \
+	.venv-$*/bin/python .ci/licences.py && \
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(OPTIONS_$*) $(TESTS_$*) $(ARGS)
 
 vulkan:  ## install a software Vulkan for ManiSkill (Debian and Ubuntu, as root)

@@ -10,7 +10,6 @@ import operator
 import re
 import shlex
 import statistics
-import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,6 @@ from warpsac.runs.rowfiles import EVALUATION_COLUMNS
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
-LOCKS = sorted(ROOT.glob("requirements/*.txt"))
 OPTIONS = {"train": cli.ResumeOptions, "check-env": cli.CheckEnvOptions} | {
     name: getattr(importlib.import_module(f"warpsac.{module}"), options)
     for name, (module, options) in cli.ELSEWHERE.items()
@@ -399,23 +397,6 @@ def test_the_headline_table_is_what_was_measured():
     last = measurements("demo-cpu")[0]["rows"][-1]
     demo = ["20 k", f"{last['return_mean']:.1f}", "\N{EN DASH}", f"{last['seconds']:.0f} s, two CPU cores"]
     assert headline("InvertedDoublePendulum-v5", "warpsac-l") == demo
-
-
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_lock_is_exact_and_names_no_index(lock: Path):
-    for line in lock.read_text().splitlines():
-        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w =!<>'.]+)?", line), line
-
-
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_lock_holds_every_dependency(lock: Path):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    own = extras[lock.stem] if lock.stem in ("mjlab", "maniskill", "isaaclab") else extras["mujoco"]
-    wanted = project["dependencies"] + own + extras["dev"]
-    names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}  # type: ignore[index]
-    locked = {line.split("==")[0] for line in lock.read_text().splitlines()}
-    assert names <= locked
 
 
 def test_examples_in_python_use_what_there_is():

@@ -58,7 +58,7 @@ class Request:
 
 def make_request(folder: Path, config: Config, seeds: Sequence[int], command: Sequence[str]) -> Request:
     chosen = dataclasses.replace(config, seeds=tuple(seeds), out=str(folder), name=None)
-    return Request(chosen, command, modules.searched(), os.getcwd())
+    return Request(chosen, command, modules.folders_of(config.task), os.getcwd())
 
 
 # --- the bench's end

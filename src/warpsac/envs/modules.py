@@ -28,7 +28,6 @@ from typing import Any
 from warpsac.errors import UserError, in_a_line
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
-_searched: list[str] = []  # folders that were put on the path for them
 
 
 def trusted_file() -> Path:
@@ -50,17 +49,17 @@ def use(names: Iterable[str], search_here: bool = True) -> None:
         _import(module, name)
 
 
-def searched() -> tuple[str, ...]:
-    """The folders that were searched for named modules besides the usual ones: another process must search them too."""
-    return tuple(_searched)
-
-
 def _search(folder: str) -> None:
     if folder not in sys.path:
         sys.path.append(folder)
         importlib.invalidate_caches()
-    if folder not in _searched:
-        _searched.append(folder)
+
+
+def folders_of(name: str) -> tuple[str, ...]:
+    """Where another process finds the module of `module:Task`, which is loaded here, and what it imports."""
+    place = _place_of_loaded(_top(name)) if ":" in name else None
+    found = [] if place is None else [str(Path(place).parent), *({os.getcwd()} & set(sys.path))]
+    return tuple(dict.fromkeys(found))
 
 
 def load(module: str, name: str) -> ModuleType:

@@ -96,18 +96,12 @@ class Slice:
         return int(faults)
 
 
-# Keeps the current folder off the path of the fork server, where it would come first; set by us, for it alone.
-SAFE_PATH, OURS = "PYTHONSAFEPATH", "warpsac"
-
-
 def serve(connection: Connection, recipe: bytes, memory: Any, start: int, stop: int) -> None:
     """The main function of a worker process: answer commands until the other end of the pipe is closed."""
     # Ctrl-C and a scheduler's SIGTERM reach the whole group: the parent still wants the simulator's state.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _die_with_the_parent()
-    if os.environ.get(SAFE_PATH) == OURS:
-        del os.environ[SAFE_PATH]
     np.random.seed()  # noqa: NPY002 (forked processes share its state; a simulator may draw from it)
     try:
         envs: Slice | None = Slice(pickle.loads(recipe), memory, start, stop)

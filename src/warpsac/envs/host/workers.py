@@ -28,7 +28,7 @@ import numpy as np
 
 from warpsac.envs.contract import HostEnv, HostStep, SimulatorFailed
 from warpsac.envs.host.vector import Recipe, too_many_faults
-from warpsac.envs.host.worker_process import OURS, SAFE_PATH, Answer, row_type, serve, shared_rows
+from warpsac.envs.host.worker_process import Answer, row_type, serve, shared_rows
 from warpsac.errors import in_a_line
 from warpsac.types import Restart, StepResult
 
@@ -289,12 +289,10 @@ def _cause(exit_code: int | None) -> str:
 def _lean_start() -> Iterator[None]:
     """Start processes that do not import the main program, and whose libraries start no threads.
 
-    The main program is the user's: imported in a worker it would run again, or import JAX. Nor does their server search
-    the current folder, as any `python -c` would.
+    The main program is the user's: imported in a worker it would run again, or import JAX.
     """
     main = sys.modules["__main__"]
-    wanted = {**ONE_THREAD, SAFE_PATH: OURS}
-    absent = {name: value for name, value in wanted.items() if name not in os.environ}
+    absent = {name: value for name, value in ONE_THREAD.items() if name not in os.environ}
     sys.modules["__main__"] = types.ModuleType("__main__")
     os.environ.update(absent)
     try:
