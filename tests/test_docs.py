@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpsac import cli
+from warpsac import cli, load_policy
 from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
@@ -334,6 +334,30 @@ def test_the_further_seeds_of_humanoid_walk_are_what_was_measured():
     assert f"{len(standing)} of {len(ends)} were above it (95 % interval of the share {low} to {high})" in PROSE
     means = over_seeds(ends), over_seeds(standing), f"{published['mean']:.0f} ± {published['std']:.0f}"
     assert "at 200 k is {}, that of the 12 alone {}, the published one {}.".format(*means) in PROSE
+
+
+def test_every_kept_policy_acts_and_is_in_the_docs_with_a_picture():
+    measured = {one["run"]: one["rows"] for one in measurements("kept-policies-cpu")}
+    kept = {folder.parent.name for folder in (ROOT / "results/trained").glob("*/checkpoints")}
+    kept |= {folder.parent.name for folder in (ROOT / "results/trained").glob("*/policies")}
+    table = re.findall(r"^\| !\[(\S+)\]\((\S+)\) \| `(\S+)` \| (.*) \|$", RESULTS, re.M)
+    assert {run for _, _, run, _ in table} == kept == set(measured)
+    for alt, picture, run, cells in table:
+        evaluated, _, exported, walked = measured[run]
+        assert alt == run
+        assert f"docs/{picture}" == walked["picture"]
+        policy = load_policy(ROOT / "results/trained" / run)
+        assert policy.step == evaluated["step"]
+        actions = policy(np.random.default_rng(0).normal(size=(64, policy.actor.views.actor_dim)))
+        assert actions.shape == (64, len(policy.info["action_low"]))
+        assert (actions >= policy.info["action_low"]).all()
+        assert (actions <= policy.info["action_high"]).all()
+        commanded = float(walked["command"].split("--command ")[1].split()[0])
+        assert cells.split(" | ") == [
+            f"{policy.step:,}", f"{evaluated['return_mean']:.1f}",
+            f"{exported['largest_difference']:.1e}".replace("e-0", "e-"),
+            f"{commanded:g} m/s: {walked['velocity'][0]:.2f} m/s, {walked['falls']} falls",
+        ]  # fmt: skip
 
 
 def test_the_demo_is_what_was_measured():
