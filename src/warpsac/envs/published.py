@@ -43,6 +43,11 @@ class PublishedCurve:
     """How they were trained otherwise than by the variant's defaults here: (dotted name, value)."""
 
     @property
+    def changed(self) -> str:
+        """Its settings as text."""
+        return " ".join(f"{name}={value}" for name, value in self.settings)
+
+    @property
     def note(self) -> str:
         """What to know before comparing with it; empty if nothing."""
         if self.source == "method":
@@ -50,9 +55,8 @@ class PublishedCurve:
         whose = f"published {self.variant}: the baseline authors' own runs"
         if not self.settings:
             return whose
-        changed = " ".join(f"{name}={value}" for name, value in self.settings)
         options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in self.settings)
-        return f"{whose}, with {changed}; to compare, train with {options}"
+        return f"{whose}, with {self.changed}; to compare, train with {options}"
 
     @property
     def steps(self) -> np.ndarray:

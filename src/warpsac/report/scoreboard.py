@@ -178,8 +178,7 @@ def _unjudged(group: Group, curve: PublishedCurve | None) -> str:
     changed = {change for change in group.planned.changes if change[0] not in ALIKE}
     if changed == set(curve.settings):
         return ""
-    theirs = " ".join(f"{name}={value}" for name, value in curve.settings)
-    return f"published with {theirs}" if theirs else "other settings than published"
+    return f"published with {curve.changed}" if curve.settings else "other settings than published"
 
 
 def deviations(task: Task, own: np.ndarray, known: tuple[float, float] | None) -> float | None:
