@@ -15,8 +15,10 @@ from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.config.loading import validate
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.schema import Config
+from warpsac.envs import published
 from warpsac.envs.tasks import benchmark_tasks
 from warpsac.errors import UserError
+from warpsac.report.groups import Group, group_of
 
 FOUR_LIMITED = {"humanoid-run", "humanoid-walk", "h1-hurdle-v0", "h1-reach-v0"}
 FOUR_PLAYGROUND = {task.name for task in benchmark_tasks() if task.family == "playground"}
@@ -52,6 +54,19 @@ def test_families_and_regimes(name: str, tasks: int, variants: int) -> None:
     assert len({cell.config.task for cell in cells}) == tasks
     assert len({cell.config.variant for cell in cells}) == variants
     assert len(cells) == tasks * variants
+
+
+def test_flashsac_on_myosuite_is_as_its_published_curves() -> None:
+    cells = cells_of("flashsac-myosuite")
+    found = {c.config.task: group_of(c.config) for c in cells}
+    assert found == {
+        task.name: Group("flashsac", published.curves(task.name)["flashsac"].settings)
+        for task in benchmark_tasks()
+        if task.family == "myosuite"
+    }
+    assert set(found.values()) == {Group("flashsac", (("learner.gamma", "0.95"),))}
+    beside = {cell.name for cell in cells_of("myosuite")}  # in one folder with the family's own suite
+    assert not beside & {cell.name for cell in cells}
 
 
 def test_ablation_of_sample_weight_decay() -> None:

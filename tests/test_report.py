@@ -453,7 +453,11 @@ def test_published_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     expected = "warpsac-l 0.766, warpsac-a 0.759, warpsac-norm-off 0.806, flashsac 0.718"
     assert f"playground: score-step AUC over 4 tasks: {expected}" in out
-    assert "Published data favour" in (tmp_path / "index.html").read_text()
+    page = (tmp_path / "index.html").read_text()
+    assert "Published data favour" in page
+    whose = '<p class="note">Published flashsac: the baseline authors&#39; own runs'
+    assert page.count(f"{whose}.</p>") == 5 + 7 + 14
+    assert page.count(f"{whose}, with learner.gamma=0.95; to compare, train with --learner.gamma 0.95.</p>") == 10
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.resumable import CHANGEABLE
 from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, EvalConfig, LogConfig, Positive
-from warpsac.envs import modules, registry
+from warpsac.envs import modules, paths, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
@@ -45,7 +45,8 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
   export RUN              export a trained policy as an ONNX file with everything a robot needs to know
   sim2sim POLICY.onnx     run an exported policy on plain MuJoCo
   bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in suites
-  report FOLDER           write a page with learning curves and tables of all runs in a folder
+  report FOLDER           write a page with learning curves and tables of all runs in a folder;
+                          --scoreboard: compare them with the published results of all benchmark tasks
   tasks                   list the benchmark tasks; --check tries those that can run on this machine
   motion CLIP.csv         turn a recorded motion into the npz file that a tracking task follows
   check-env ID            check whether your own environment can be trained, and what to fix
@@ -159,6 +160,8 @@ class ResumeOptions:
     """Run folders, as `train` printed them."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the runs' settings that may be used, where only the runs name them."""
     motion: str | None = None
     """Where the clip, or the folder of clips, is now that a tracking task follows; default: where it was."""
     total_steps: Count | None = None
@@ -199,6 +202,7 @@ def _train(words: list[str]) -> int:
         asked, settings = resume_options(words)
         devices.use_compilation_cache()
         modules.use(asked.module)
+        paths.name(asked.path)
         return _end_of_training(
             training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
         )
@@ -231,6 +235,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that the words of a train command describe, and the line that explains its variant."""
     named, words = _without_all(words, "--module")
     modules.use(named)
+    paths.name(words)
+    words = _without_all(words, "--path")[1]
     changes, words = _task_config(words)
     saved, rest = _without(words, "--config")
     if saved is not None:
@@ -269,11 +275,15 @@ def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tu
     except UserError as error:
         raise UserError(f"--config {error}") from None
     saved = from_json(text, str(path))
-    saved = dataclasses.replace(saved, env=dataclasses.replace(saved.env, humanoidbench=None))  # code, not from a file
+    left_out, env = paths.without_folders(saved.env, str(path))
+    elsewhere, saved = saved.out, dataclasses.replace(saved, env=env, out=Config.out)  # where to write, the user says
     more = registry.task_config_of(saved.task, saved.simulator, changes)
     saved = dataclasses.replace(saved, task_config={**saved.task_config, **more})
     config = parse(Config, words, "warpsac train --config FILE", default=saved, description=TRAIN_HELP)
-    return validate(config), f"variant {config.variant}: as in {path}"
+    paths.require(dataclasses.asdict(config), str(path), *paths.FIELDS, paths.OWN)
+    if elsewhere not in (Config.out, config.out):
+        left_out.append(f"out = {elsewhere!r}: only {path} names it, so {config.out} is used; --out chooses another")
+    return validate(config), "\n".join([f"variant {config.variant}: as in {path}", *left_out])
 
 
 def _without(words: list[str], option: str) -> tuple[str | None, list[str]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from warpsac.config.profiles import PROFILES, VARIANTS
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import registry
+from warpsac.envs import paths, registry
 from warpsac.envs.registry import configure
 from warpsac.envs.tasks import EXTRAS, benchmark_tasks
 from warpsac.errors import ConfigError, UserError
@@ -136,6 +136,7 @@ class Grid:
                 raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
             return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
 
+        paths.require(own, self.where or "the suite", *paths.FIELDS, paths.OWN)
         try:
             return made(merged(self.asked, own))
         except UserError as error:
@@ -273,6 +274,10 @@ BUILT_IN: dict[str, BuiltIn] = {
     "limited": BuiltIn("all data-limited tasks", (Grid(("limited",)),)),
     "abundant": BuiltIn("all data-abundant tasks", (Grid(("abundant",)),)),
     **{family: BuiltIn(f"the {family} family", (Grid((family,)),)) for family in EXTRAS},
+    "flashsac-myosuite": BuiltIn(
+        "flashsac on MyoSuite as it was published, with a discount of 0.95",
+        (Grid(("myosuite",), (Entry("flashsac", {"learner": {"gamma": 0.95}}, "gamma-0.95"),)),),
+    ),
     "ablation-swd": BuiltIn(
         "uniform replay or Sample Weight Decay, 1 to 3 blocks",
         (Grid(LIMITED_TASKS, (Entry("flashsac"), Entry("warpsac-l")), {"learner.blocks": (1, 2, 3)},

@@ -93,8 +93,8 @@ def _defaults(section: str, settings: Any) -> dict[str, Any]:
 def _expanded(config: Config) -> Config:
     """The config without shorthands: what they set is what gets recorded."""
     if config.env.motion is not None:  # a run may be resumed from another folder
-        path = os.path.abspath(os.path.expanduser(config.env.motion))
-        config = dataclasses.replace(config, env=dataclasses.replace(config.env, motion=path))
+        env = dataclasses.replace(config.env, motion=absolute(config.env.motion))
+        config = dataclasses.replace(config, env=env)
     blocks = config.learner.blocks
     if blocks is None:
         return config
@@ -104,6 +104,11 @@ def _expanded(config: Config) -> Config:
             raise ConfigError("learner.blocks", blocks, f"also sets {name}, which is {given}: leave one of them out")
     learner = dataclasses.replace(config.learner, blocks=None, actor_blocks=blocks, critic_blocks=blocks)
     return dataclasses.replace(config, learner=learner)
+
+
+def absolute(path: str) -> str:
+    """As paths are recorded and compared; the file system is not asked."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _rules(config: Config) -> Iterator[Rule]:

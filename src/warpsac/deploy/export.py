@@ -25,7 +25,7 @@ from warpsac.deploy.sim2sim.policy import open_session
 from warpsac.deploy.sim2sim.reference import Reference
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
-from warpsac.envs import contract, modules, registry
+from warpsac.envs import contract, modules, paths, registry
 from warpsac.envs.deploy_contract import ASSETS, Deployment, Motion
 from warpsac.envs.motion import read_clip
 from warpsac.envs.registry import has_effect
@@ -66,6 +66,8 @@ class ExportOptions:
     """How the folder is laid out; unitree: as Unitree's deploy programs read it."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the run's settings that may be used, where only the run names them."""
     motion: str | None = None
     """The clip, or the folder of clips, that a tracking policy follows; default: that of training."""
     json: bool = False
@@ -87,6 +89,7 @@ class Exported(NamedTuple):
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
+    paths.name(asked.path)
     done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion, asked.step)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
@@ -112,7 +115,8 @@ def export(
 ) -> Exported:
     """Write a policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = run_folder.open_run(run), load_policy(run, step)
-    if note := None if without_robot else folder.follow(motion):
+    folder.require_named(paths.OWN)
+    for note in () if without_robot else folder.follow(motion):
         print(note, file=sys.stderr)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

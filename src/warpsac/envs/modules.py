@@ -6,16 +6,19 @@ be named by the user too (`--module my_package`), confirmed at a prompt, or have
 confirmed before is kept in a list of the user's, with the place of its code: another module of that name is not it.
 
 A class or function that makes an environment (`my_package:make_env`) is called, so it is allowed by its full name.
+`paths` keeps the same rule for files and folders, in the same list.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib
 import importlib.util
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -39,11 +42,24 @@ def use(names: Iterable[str], search_here: bool = True) -> None:
     On the command line a module of the current folder is found too: only here is that folder searched.
     """
     for name in names:
-        if search_here and os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        if search_here:
+            _search(os.getcwd())
         module = name.partition(":")[0]
         _named.update((name, module))
         _import(module, name)
+
+
+def _search(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+
+
+def folders_of(name: str) -> tuple[str, ...]:
+    """Where another process finds the module of `module:Task`, which is loaded here, and what it imports."""
+    place = _place_of_loaded(_top(name)) if ":" in name else None
+    found = [] if place is None else [str(Path(place).parent), *({os.getcwd()} & set(sys.path))]
+    return tuple(dict.fromkeys(found))
 
 
 def load(module: str, name: str) -> ModuleType:
@@ -53,7 +69,7 @@ def load(module: str, name: str) -> ModuleType:
         return _import(module, name)
     if module in sys.modules:  # nothing is imported
         return sys.modules[module]
-    if _remembered(name) or _confirmed(name, f"the module '{module}'"):
+    if _remembered(name) or _allowed_now(name, f"the module '{module}'"):
         return _import(module, name)
     # A class or function of the module is called as well; a task's id mostly is no identifier.
     allowed = name if name.rpartition(":")[2].isidentifier() else module
@@ -65,34 +81,59 @@ def load(module: str, name: str) -> ModuleType:
 
 def require_call(name: str) -> None:
     """Refuse to call `module:function` because a saved file says so."""
-    if name in _named or _remembered(name) or _confirmed(name, f"'{name}'"):
+    if is_named(name) or _allowed_now(name, f"'{name}'"):
         return
     raise UserError(
         f"task '{name}': calls that function, which you have not named: if you trust it, add --module {name}"
     )
 
 
+def is_named(name: str) -> bool:
+    """Whether the user has named `module:function`, here and now or before."""
+    return name in _named or _remembered(name)
+
+
 def remember(name: str) -> None:
     """Keep a task that the user has named, and where its code is, so that its runs need no --module later."""
     place = _place_of_loaded(_top(name))
-    if place is None or trusted().get(name) == place:
+    keep({} if place is None else {name: place})
+
+
+def keep(entries: dict[str, str]) -> None:
+    """Add to the user's list: name -> place."""
+    known = trusted()
+    if known | entries == known:
         return
     with contextlib.suppress(OSError):  # no home to write to: then --module is needed later
         path = trusted_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(trusted() | {name: place}, indent=1) + "\n", encoding="utf-8")
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(known | entries, indent=1) + "\n")
         os.replace(unfinished, path)
 
 
 def trusted() -> dict[str, str]:
-    """Task -> the file or folder of its top-level module."""
+    """Task -> the file or folder of its top-level module; a path -> itself."""
+    path = trusted_file()
     try:
-        content: Any = json.loads(trusted_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open(path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+                _say_once(f"warpsac: {path}: not used, as others could write to it (chmod 600, and owned by you)")
+                return {}
+            content: Any = json.loads(stream.read()) if stat.S_ISREG(status.st_mode) else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     pairs = content.items() if isinstance(content, dict) else ()
     return {name: file for name, file in pairs if isinstance(file, str)}
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _remembered(name: str) -> bool:
@@ -101,8 +142,7 @@ def _remembered(name: str) -> bool:
     if place is None:
         return False
     if _place_of(_top(name)) is None and Path(place).exists():
-        sys.path.append(str(Path(place).parent))
-        importlib.invalidate_caches()
+        _search(str(Path(place).parent))
     return _place_of(_top(name)) == place
 
 
@@ -146,18 +186,22 @@ def source_of(name: str) -> dict[str, str] | None:
     return {"module": _top(name), "sha256": digest.hexdigest()}
 
 
-def _confirmed(name: str, what: str) -> bool:
-    """Ask the user, where there is one to ask."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
+def _allowed_now(name: str, what: str) -> bool:
     where = f" of {place}" if (place := _place_of(_top(name))) else ""
-    print(f"warpsac: task '{name}' runs {what}{where}, which you have not named.", file=sys.stderr)
-    print("Use it, now and later? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not confirmed(f"task '{name}' runs {what}{where}, which you have not named."):
         return False
     use([name])
     remember(name)
     return True
+
+
+def confirmed(line: str) -> bool:
+    """Ask the user, where there is one to ask."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"warpsac: {line}", file=sys.stderr)
+    print("Use it, now and later? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _require_module_name(module: str, what: str) -> None:

@@ -6,19 +6,21 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
+from rich.console import Console
 
 from warpsac.errors import UserError, printable, shortened
-from warpsac.report import missing, page, runs, tables
+from warpsac.report import missing, page, runs, scoreboard, tables
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
 from warpsac.runs.bench_plan import Planned
-from warpsac.runs.files import in_words, write_atomically
+from warpsac.runs.files import in_words, read_text, write_atomically
 
 PAGE = "index.html"
 MOST_LINES = 20  # about runs that cannot be read
@@ -36,8 +38,11 @@ class ReportOptions:
     """Heading of the page; default: the folder's name."""
     published: bool = False
     """Report on the published curves of the benchmark tasks instead of runs."""
+    scoreboard: bool = False
+    """Instead of a page: compare the runs with the published curves of all benchmark tasks. Writes scoreboard.md and
+    scoreboard.csv; with --out FILE.md, the table between the two marks in that file."""
     json: bool = False
-    """Print the aggregates as one JSON object instead of lines."""
+    """Print the aggregates, or the rows of the scoreboard, as JSON instead of lines."""
 
 
 # Results near the largest float have no finite mean or spread: the report shows a dash there.
@@ -46,6 +51,10 @@ def command(asked: ReportOptions) -> int:
     planned: list[Planned] = []
     unreadable: list[str] = []
     if asked.published:
+        if asked.scoreboard:
+            raise UserError(
+                "report takes --scoreboard or --published, not both: runs are compared with published curves"
+            )
         if asked.folders:
             raise UserError("report takes folders or --published, not both: runs are drawn with published curves")
         found = runs.published_runs()
@@ -64,6 +73,8 @@ def command(asked: ReportOptions) -> int:
         if not asked.out and out.is_symlink():
             raise UserError(f"{out}: a symbolic link; name the folder to write to with --out")
         title = ", ".join(root.resolve().name for root in roots)
+        if asked.scoreboard:
+            return _scoreboard(found, out, asked)
     study = make_study(found, planned)
     written = write(study, out, asked.title or title, asked.published)
     if asked.json:
@@ -75,10 +86,36 @@ def command(asked: ReportOptions) -> int:
     return 1 if found and not any(run.group for run in found) else 0  # 1: not one of them can be read
 
 
+def _scoreboard(found: Sequence[runs.Run], out: Path, asked: ReportOptions) -> int:
+    """Write the table and say where it is."""
+    if asked.title is not None:
+        raise UserError("--title has no effect with --scoreboard: leave it out")
+    lines = scoreboard.scoreboard(found)
+    text, rows = scoreboard.markdown(lines), list(scoreboard.rows(lines))
+    if out.suffix == ".md":
+        written = out
+        _write_files(out.parent, {out.name: scoreboard.inserted(read_text(out), text, str(out))})
+    else:
+        written = out / "scoreboard.md"
+        _write_files(out, {written.name: text, "scoreboard.csv": tables.csv_text(scoreboard.COLUMNS, iter(rows))})
+    if asked.json:
+        print(json.dumps([dict(zip(scoreboard.COLUMNS, row, strict=True)) for row in rows]))
+    else:
+        console = Console(soft_wrap=True)
+        for line in scoreboard.terminal(lines):
+            console.print(line)
+        print(f"scoreboard: {written}")
+    return 0
+
+
 def write(study: Study, out: Path, title: str, is_published: bool = False) -> Path:
     """Write the page and the tables to `out`; returns the path of the page."""
-    path = out / PAGE
-    files = {PAGE: page.render(study, title, is_published)} | tables.csv_files(study)
+    _write_files(out, {PAGE: page.render(study, title, is_published)} | tables.csv_files(study))
+    return out / PAGE
+
+
+def _write_files(out: Path, files: Mapping[str, str]) -> None:
+    path = out / next(iter(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -87,7 +124,6 @@ def write(study: Study, out: Path, title: str, is_published: bool = False) -> Pa
             write_atomically(path, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {in_words(error)}") from error
-    return out / PAGE
 
 
 def summary(study: Study) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    filters = (number, raw_number, with_minus, duration, share, default_variant)
+    filters = (number, raw_number, with_minus, duration, share, default_variant, published.published_notes)
     environment.filters |= {function.__name__: function for function in filters}
     environment.tests["finite"] = math.isfinite
     return environment.get_template("page.html.j2").render(

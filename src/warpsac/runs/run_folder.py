@@ -28,10 +28,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpsac.config.loading import from_json, to_json
+from warpsac.config.loading import absolute, from_json, to_json
 from warpsac.config.resumable import OF_THE_MACHINE, Changes, differences
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import motion
+from warpsac.envs import motion, paths
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files, rowfiles
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, sync_folder, write_atomically
@@ -198,28 +198,39 @@ class RunFolder:
     @property
     def env(self) -> EnvConfig:
         """The simulator's settings to watch and evaluate a policy on this machine: the run may have been copied from
-        one with other folders, or with the physics of a GPU. A checkout is code: a file alone never names it."""
-        env = self.config.env
+        one with other folders, or with the physics of a GPU. Folders that only the run names are left out (`paths`)."""
+        _, env = paths.without_folders(self.config.env, str(self.path / CONFIG))
+        gone: dict[str, Any] = {
+            name: None for name in paths.FOLDERS if not Path(absolute(getattr(env, name) or os.devnull)).is_dir()
+        }
         impl: Any = "auto" if env.impl == "warp" else env.impl
-        meshes = env.menagerie if env.menagerie and Path(env.menagerie).expanduser().is_dir() else None
-        return dataclasses.replace(env, menagerie=meshes, humanoidbench=None, impl=impl)
+        return dataclasses.replace(env, impl=impl, **gone)
 
-    def follow(self, moved: str | None = None) -> str | None:
-        """Use the recorded motion, or `moved` in its place; returns a line if it is not the one of training.
+    def follow(self, moved: str | None = None) -> list[str]:
+        """Use the recorded motion, or `moved` in its place. Returns a line if it is not the one of training and one
+        for each folder that `env` leaves out; a UserError for any other path that only this run names.
 
-        Only a resume records where it is now.
+        Only a resume records where the motion is now.
         """
+        notes, _ = paths.without_folders(self.config.env, str(self.path / CONFIG))
         if moved is not None:
-            env = dataclasses.replace(self.config.env, motion=motion.absolute(moved))
+            paths.name([moved])
+            env = dataclasses.replace(self.config.env, motion=absolute(moved))
             self.config = dataclasses.replace(self.config, env=env)
+        self.require_named("env.motion", paths.OWN)
         path = self.config.env.motion
         if path is None:
-            return None
+            return notes
         if not Path(path).exists():
             raise UserError(f"motion {path}: no such file or folder; name where it is now with --motion")
         recorded = self.meta.get(MOTION)
-        same = recorded in (None, motion.fingerprint(path))
-        return None if same else f"warning: motion {path} is not the one that the policy was trained on"
+        if recorded not in (None, motion.fingerprint(path)):
+            notes.append(f"warning: motion {path} is not the one that the policy was trained on")
+        return notes
+
+    def require_named(self, *fields: str) -> None:
+        """Refuse paths of these settings that only this folder names."""
+        paths.require(dataclasses.asdict(self.config), str(self.path / CONFIG), *fields)
 
     @property
     def meta(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from warpsac.config.schema import Count, PolicyStep, Seed
-from warpsac.envs import modules, registry
+from warpsac.envs import modules, paths, registry
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
 from warpsac.training.episodes import Episode
@@ -36,6 +36,8 @@ class EvalOptions:
     """Seed of the episodes."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the run's settings that may be used, where only the run names them."""
     motion: str | None = None
     """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
     json: bool = False
@@ -45,7 +47,8 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
-    if note := run.follow(asked.motion):
+    paths.name(asked.path)
+    for note in run.follow(asked.motion):
         print(note, file=sys.stderr)
     modules.use(asked.module)
     target = registry.target_of(run.config)

@@ -16,7 +16,7 @@ from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.profiles import recipe_notes
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import modules, motion, registry
+from warpsac.envs import modules, motion, paths, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
@@ -49,6 +49,7 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
         motion.clip_files(config.env.motion)  # before a simulator is imported
     with prepared(config, [*notes, *recipe_notes(config)]) as loop:
         modules.remember(config.task)
+        paths.remember(dataclasses.asdict(config))
         return loop.run()
 
 
@@ -71,10 +72,12 @@ def resume(
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             run.lock()
             locked.callback(run.close)
-        changed = {note for run in runs if (note := run.follow(moved_motion))}
+        changed = {note for run in runs for note in run.follow(moved_motion)}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = common_config(runs, settings, time_budget)
         checkpoints = find_checkpoints(runs)
+        if checkpoints is None:  # it begins again
+            runs[0].require_named("init_from")
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")

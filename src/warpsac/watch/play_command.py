@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from warpsac.config.schema import Count, EnvConfig, PolicyStep, Seed
-from warpsac.envs import modules, registry
+from warpsac.envs import modules, paths, registry
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.training import devices
@@ -36,6 +36,8 @@ class PlayOptions:
     """Seed of the episode."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the run's settings that may be used, where only the run names them."""
     simulator: str | None = None
     """With a task: the simulator to look it up in, where several know the name."""
     task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
@@ -57,6 +59,7 @@ def command(asked: PlayOptions) -> int:
         raise UserError(f"--step {asked.step}: only a policy has one: leave it out with --agent {asked.agent}")
     devices.use_compilation_cache()
     modules.use(asked.module)
+    paths.name(asked.path)
     agent: Any = asked.agent
     env: EnvConfig | None = None
     out = Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
@@ -66,7 +69,7 @@ def command(asked: PlayOptions) -> int:
         if asked.task_config:
             raise UserError(f"--task-config.{next(iter(asked.task_config))}: a run keeps its own: leave it out")
         run = run_folder.open_run(asked.run)
-        if note := run.follow(asked.motion):
+        for note in run.follow(asked.motion):
             print(note, file=sys.stderr)
         target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
     else:

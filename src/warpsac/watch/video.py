@@ -35,7 +35,7 @@ def find_gl() -> str | None:
         names = ["glfw"]
     for name in names:
         done = subprocess.run(
-            [sys.executable, "-c", _TRY_GL],
+            [sys.executable, "-P", "-c", _TRY_GL],  # -P: the current folder is not searched
             env=os.environ | {"MUJOCO_GL": name},
             capture_output=True,
             timeout=60,
