@@ -7,6 +7,7 @@ aggregate  arithmetic: areas, interquartile means, bootstrap intervals
 study      results per task and what compares with what
 tables     the CSV files
 charts     data of the page's charts
+arms       who acted in runs with several arms, and whose policy counted
 page       data of the rest of the page; templates/ holds its HTML, style and script
 numerals   numbers as text
 command    `warpsac report`

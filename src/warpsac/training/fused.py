@@ -44,7 +44,7 @@ from warpsac.types import Array
 def interact(algorithm: Algorithm, env: JaxEnv, state: TrainState, keys: Any, counter: Array) -> TrainState:
     """One interaction, numbered `counter`: act, step, remember."""
     agent = state.agent
-    action, exploration = algorithm.act(agent.learner.policy, agent.exploration, state.obs, keys, counter)
+    action, exploration = algorithm.act(agent.learner.policy, agent.exploration, agent.scale, state.obs, keys, counter)
     simulator, step = over_seeds(env.step, algorithm.seeds)(state.simulator, algorithm.to_simulator(action))
     result = step._replace(success=None)  # learning does not use it
     memory, scale = algorithm.remember(agent.memory, agent.scale, state.obs, action, result, None, counter)
@@ -181,7 +181,7 @@ class FusedDriver(Driver):
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         """The simulator is always saved: all environments have made the same steps, whatever failed."""
-        parts = agent_groups(self.state.agent, self.algorithm.seeds, self.algorithm.ring if with_memory else None)
+        parts = agent_groups(self.algorithm, self.state.agent, with_memory)
         simulator, obs, episodes = jax.device_get((self.state.simulator, self.state.obs, self.state.episodes))
         for s, groups in enumerate(parts):
             groups["env"] = of_seed(simulator, s)
@@ -277,7 +277,7 @@ class FusedDriver(Driver):
             self._announced.add("the evaluation")
         seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
         keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
-        found = jax.device_get(self._play(self.state.agent.learner.policy, keys))
+        found = jax.device_get(self._play(self.policy(), keys))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec
         if found.broken.max() >= limit:

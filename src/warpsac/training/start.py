@@ -13,7 +13,7 @@ from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.profiles import recipe_notes
-from warpsac.config.schema import PPO, Config
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
@@ -189,6 +189,10 @@ def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = No
 
     if symmetry is not None:
         mirrors.require_fit(symmetry, spec, f"learner.symmetry = {config.learner.symmetry!r}")
+    if config.variant == AUTO:
+        from warpsac.agents.sac.portfolio import Portfolio
+
+        return Portfolio.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
     return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
 
 

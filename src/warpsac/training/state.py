@@ -116,6 +116,11 @@ class Driver(abc.ABC):
         self.state = self.state._replace(agent=agent._replace(sums=self.algorithm.empty_sums()))
         return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
 
+    def policy(self) -> Any:
+        """The policy to evaluate, of each seed."""
+        agent = self.state.agent
+        return self.algorithm.policies(agent.learner, agent.scale)["policy"]
+
     def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
         """What an update was made on, if it can still be found."""
         memory, counters = _arrays_of(self.state.agent.memory), self.state.counters
@@ -130,12 +135,13 @@ def _arrays_of(memory: Any) -> Any:
 # --- saving
 
 
-def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[Groups]:
-    """Each seed's arrays, with its replay if `ring` is given; everything is fetched once, not seed by seed."""
+def agent_groups(algorithm: Algorithm, agent: AgentState, with_memory: bool) -> list[Groups]:
+    """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed."""
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
-    learner, carried = jax.device_get((agent.learner, carried))
-    trees = {"policy": learner.policy, "learner": learner, "interaction": carried}
-    parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(seeds)]
+    policies = algorithm.policies(agent.learner, agent.scale)
+    trees = jax.device_get(policies | {"learner": agent.learner, "interaction": carried})
+    parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
+    ring = algorithm.ring if with_memory else None
     if ring is not None:
         fetched = jax.device_get(_arrays_of(agent.memory))
         for s, groups in enumerate(parts):
@@ -143,10 +149,10 @@ def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[G
     return parts
 
 
-def policy_arrays(agent: AgentState, seeds: int) -> list[dict[str, np.ndarray]]:
-    """Each seed's policy alone."""
-    policy = jax.device_get(agent.learner.policy)
-    return [of_seed(policy, s) for s in range(seeds)]
+def policy_groups(algorithm: Algorithm, agent: AgentState) -> list[Groups]:
+    """Each seed's policies alone."""
+    trees = jax.device_get(algorithm.policies(agent.learner, agent.scale))
+    return [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
 
 
 def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
@@ -154,10 +160,11 @@ def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
     return flatten(jax.tree.map(lambda leaf: leaf[s], tree))
 
 
-def info(counters: Counters, seconds: float, env_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest keeps."""
+def info(driver: Driver, counters: Counters, seconds: float, env_spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the manifest of each seed keeps."""
     names = ("interaction", "updates", "learning_from", "learned_ahead", "evaluated_at")
-    return {name: getattr(counters, name) for name in names} | {"seconds": seconds, "env_spec": env_spec}
+    content = {name: getattr(counters, name) for name in names} | {"seconds": seconds, "env_spec": env_spec}
+    return [content | ({"arm": arm} if arm else {}) for arm in driver.algorithm.choices(driver.state.agent.scale)]
 
 
 # --- restoring
