@@ -139,7 +139,7 @@ def test_an_arm_learns_as_its_variant_alone(k: int) -> None:
         batches = stacked([random_batch(plain, seed=10 * i + j) for j in range(3)])
         own_key = jax.random.fold_in(jax.random.fold_in(key, i), k)
         turn = i % 2 == 0
-        learner, metrics = arm_update(turn)(learner, batches, standing, key)
+        learner, metrics = arm_update(turn)(learner, batches, factor, key)
         one = jax.tree.map(lambda leaf: leaf[k], batches)
         alone, expected = quick.jit(sac.update, static_argnames=("agent", "actor_turn"))(
             plain, alone, one, factor, own_key, turn

@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from warpsac.replay.ring import RingSpec
 from warpsac.types import Array, ObsViews, Restart, StepResult
@@ -203,6 +204,13 @@ class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams,
     @property
     def ring(self) -> RingSpec | None:
         """The sizes of a memory that checkpoints keep; None if it is collected again."""
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices over which environments and memory are divided; None: one device has all of them."""
+
+    @property
+    def devices(self) -> int: ...
 
     @property
     def rate_setting(self) -> str:

@@ -88,7 +88,7 @@ def _algorithm_rules(config: Config) -> Iterator[Rule]:
     yield "algo", config.algo in typing.get_args(Algo), f"must be one of {', '.join(typing.get_args(Algo))}"
     if config.algo == PPO:
         yield "variant", config.variant == PPO, wrong_variant(config.variant)
-        unused = {"learning_starts": 0, "updates_per_step": 1, "overlap": True}
+        unused = {"devices": 1, "learning_starts": 0, "updates_per_step": 1, "overlap": True}
         unused |= _defaults("replay", ReplayConfig()) | _defaults("learner", LearnerConfig())
     else:
         known = (*VARIANTS, AUTO)
@@ -139,6 +139,9 @@ def _rules(config: Config) -> Iterator[Rule]:
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
     need = (replay.n_step + 1) * envs
+    if isinstance(config.devices, int):
+        for path, size in (("env.num_envs", envs), ("replay.batch_size", replay.batch_size)):
+            yield path, size % config.devices == 0, f"must be a multiple of devices = {config.devices}"
     enough = f"must be at least (replay.n_step + 1) * env.num_envs = {need}"
     yield ("total_steps", config.total_steps > config.learning_starts,
            f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip

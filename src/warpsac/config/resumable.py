@@ -13,7 +13,7 @@ from warpsac.errors import ConfigError
 # Settings that no state of a run depends on; a section stands for all its settings.
 CHANGEABLE = (
     "total_steps", "stop_at", "time_budget", "learner.learning_rate", "learner.final_learning_rate",
-    "eval", "checkpoint", "log",
+    "devices", "eval", "checkpoint", "log",
 )  # fmt: skip
 
 Changes = dict[str, tuple[Any, Any]]

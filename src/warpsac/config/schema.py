@@ -55,6 +55,9 @@ Blocks = Annotated[int, Constraint("must be 1, 2 or 3", lambda count: count in (
 Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
 Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]
 DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215", lambda steps: abs(steps) < 2**24)]
+Devices = Annotated[
+    int | Literal["all"], Constraint("must be all or at least 1", lambda count: count == "all" or count >= 1)
+]
 Workers = Annotated[
     int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
 ]
@@ -301,6 +304,10 @@ class Config:
     """Transitions collected with random actions before learning."""
     updates_per_step: Count = 1
     """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
+    devices: Devices = 1
+    """Accelerators of this machine that a run is spread over (simulators in JAX); the recipe stays the same."""
+    envs_per_device: bool = False
+    """With several devices: env.num_envs is the number on each of them."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None

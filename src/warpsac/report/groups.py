@@ -23,7 +23,7 @@ from warpsac.envs.tasks import EXTRAS, Task, find
 IMMATERIAL = frozenset({
     "task", "variant", "profile", "seeds", "out", "name", "stop_at", "checkpoint", "log", "eval.every",
     "eval.num_envs", "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers",
-    "env.worker_timeout", "env.impl",
+    "env.worker_timeout", "env.impl", "devices", "envs_per_device",
 })  # fmt: skip
 
 # Sections and settings that only one of the algorithms has.

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from jax.sharding import Mesh
+
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
@@ -19,6 +21,7 @@ from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
 from warpsac.replay.ring import RingSpec
+from warpsac.replay.sharded import part_of
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
@@ -41,7 +44,7 @@ __all__ = ["Outcome", "resume", "train"]
 
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
-    config = validate(config)
+    config = devices.spread(validate(config))
     registry.require_effect(config)
     if config.env.motion is not None:
         motion.clip_files(config.env.motion)  # before a simulator is imported
@@ -71,7 +74,7 @@ def resume(
             locked.callback(run.close)
         changed = {note for run in runs if (note := run.follow(moved_motion))}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
-        config = common_config(runs, settings, time_budget)
+        config = devices.spread(common_config(runs, settings, time_budget))
         checkpoints = find_checkpoints(runs)
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
@@ -117,7 +120,8 @@ def prepared(
             to_close.callback(display.close)
             for run in runs:
                 to_close.callback(run.close)
-            lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            device = devices.describe_device(driver.algorithm.devices)
+            lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
@@ -168,8 +172,8 @@ def make_driver(
         from warpsac.training.fused import FusedDriver, make_envs
 
         env, evaluation_env = make_envs(config, resumed)
-        algorithm = make_algorithm(config, env.spec, symmetry)
-        placement = _placement(algorithm.ring, "device")
+        algorithm = make_algorithm(config, env.spec, symmetry, devices.mesh_of(config))
+        placement = _placement(algorithm.ring, "device", algorithm.devices)
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
@@ -180,7 +184,9 @@ def make_driver(
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
-def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = None) -> Algorithm:
+def make_algorithm(
+    config: Config, spec: EnvSpec, symmetry: Symmetry | None = None, mesh: Mesh | None = None
+) -> Algorithm:
     if config.algo == PPO:
         from warpsac.agents.ppo.algorithm import Ppo
 
@@ -192,13 +198,14 @@ def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = No
     if config.variant == AUTO:
         from warpsac.agents.sac.portfolio import Portfolio
 
-        return Portfolio.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
-    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
+        return Portfolio.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
+    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
 
 
-def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"]) -> Placement:
+def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"], count: int = 1) -> Placement:
     if ring is None:
         return "device"
+    ring = part_of(ring, count)
     return devices.choose_placement(
         ring, wanted, devices.free_device_bytes(), devices.free_host_bytes(), devices.RESERVED_BYTES
     )

@@ -187,7 +187,7 @@ class SteppedDriver(Driver):
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
         """Continue from a checkpoint of all seeds; where the simulator cannot, its running episodes are cut."""
-        agent = restored_agent(self.state.agent, parts, self.algorithm.ring, where)
+        agent = restored_agent(self.algorithm, self.state.agent, parts, where)
         obs, episodes, exact = self.simulators.restore(parts, counters.interaction)
         self.state = TrainState(None, obs, agent, episodes, counters)
         if not exact:

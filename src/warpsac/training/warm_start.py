@@ -190,7 +190,7 @@ def _take_replay(config: Config, driver: Driver, saved: transfer.Named, where: s
     """The ring of the other run, its running episodes closed: the next step is taken from this run's observations."""
     state, algorithm = driver.state, driver.algorithm
     assert algorithm.ring is not None
-    ring = join_seeds(algorithm.ring, [saved] * algorithm.seeds, where)
+    ring = join_seeds(algorithm.ring, [saved] * algorithm.seeds, where, algorithm.devices)
     mask = np.ones(state.obs.shape[:2], bool)
     if isinstance(state.agent.memory, HostRing):
         memory: Any = HostRing(algorithm.ring, ring)

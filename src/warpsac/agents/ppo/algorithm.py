@@ -44,6 +44,8 @@ class Ppo:
 
     rate_setting = "ppo.learning_rate"
     ring = None  # a rollout is never divided by a checkpoint
+    devices = 1
+    mesh = None
     phases = 1
 
     @classmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from warpsac.agents.algorithm import (
     AgentState,
@@ -28,9 +29,11 @@ from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
 from warpsac.config.schema import Config
 from warpsac.replay import ring as replay
+from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
+from warpsac.replay.sharded import over_devices
 from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 METRICS = (
@@ -46,6 +49,7 @@ METRICS = (
 )
 
 
+ENVS = sharded.along(1)  # [S, N, ...] and [S, B, ...]: environments and minibatches are divided over devices
 UNROLLED = 8  # updates of the longest round that is not a loop
 
 Batches = tuple[Batch, ...] | Batch
@@ -73,18 +77,29 @@ class Sac:
     """Interactions with random actions."""
     symmetry: Symmetry | None = None
     """How left and right are swapped in half of every minibatch."""
+    mesh: Mesh | None = None
+    """The devices over which environments and replay are divided, if there are several."""
 
     rate_setting = "learner.learning_rate"
     stride = 1
+    rows = ENVS  # how a minibatch is divided
 
     @classmethod
     def of(
-        cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool, symmetry: Symmetry | None = None
+        cls,
+        config: Config,
+        views: ObsViews,
+        action_dim: int,
+        faulty_steps: bool,
+        symmetry: Symmetry | None = None,
+        mesh: Mesh | None = None,
     ) -> Sac:
         """`faulty_steps`: the simulator may mark steps that must never be learned from."""
         replay = config.replay
         return cls(
-            actor=SacActor(config.learner, views, action_dim, config.horizon_updates, replay.n_step),
+            actor=SacActor(
+                config.learner, views, action_dim, config.horizon_updates, replay.n_step, sharded.AXIS if mesh else None
+            ),
             ring=RingSpec(
                 capacity=replay.capacity,
                 num_envs=config.env.num_envs,
@@ -104,6 +119,7 @@ class Sac:
             updates_per_round=config.updates_per_step,
             warmup=config.random_interactions,
             symmetry=symmetry,
+            mesh=mesh,
         )
 
     @property
@@ -114,6 +130,15 @@ class Sac:
     def phases(self) -> int:
         """The policy delay is part of the program, never a conditional on the device."""
         return self.actor.config.policy_delay
+
+    @property
+    def devices(self) -> int:
+        return 1 if self.mesh is None else self.mesh.size
+
+    @functools.cached_property
+    def part(self) -> RingSpec:
+        """The sizes of one device's part of the ring."""
+        return sharded.part_of(self.ring, self.devices)
 
     @functools.cached_property
     def law(self) -> AgeLaw:
@@ -138,7 +163,8 @@ class Sac:
         )
 
     def init_memory(self, first_obs: Array) -> Ring:
-        return replay.init(self.ring, first_obs)
+        init = over_devices(lambda obs: replay.init(self.part, obs), self.mesh, ENVS, sharded.RING)
+        return init(first_obs)
 
     def empty_sums(self) -> MetricSums:
         penalised = self.actor.config.action_rate_weight > 0
@@ -185,8 +211,10 @@ class Sac:
     ) -> tuple[Ring, Any]:
         """The ring holds `obs` already, and counts the interactions itself."""
         if restart is not None:
-            memory = replay.cut(memory, self.ring, restart.mask, restart.obs)
-        return replay.add(memory, self.ring, action, step), self.observe_rewards(scale, step, restart)
+            memory = self._cut(memory, restart.mask, restart.obs)
+        add = lambda ring, *taken: replay.add(ring, self.part, *taken)
+        memory = over_devices(add, self.mesh, (sharded.RING, ENVS, ENVS), sharded.RING)(memory, action, step)
+        return memory, self.observe_rewards(scale, step, restart)
 
     def observe_rewards(self, scale: Any, step: StepResult, restart: Restart | None) -> Any:
         if restart is not None:
@@ -196,7 +224,11 @@ class Sac:
         return observe(scale, step.reward, ended if step.faulty is None else ended | step.faulty)
 
     def cut(self, memory: Ring, scale: Any, mask: Array, obs: Array) -> tuple[Ring, Any]:
-        return replay.cut(memory, self.ring, mask, obs), self.restarted(scale, mask)
+        return self._cut(memory, mask, obs), self.restarted(scale, mask)
+
+    def _cut(self, memory: Ring, mask: Array, obs: Array) -> Ring:
+        cut = lambda ring, *now: replay.cut(ring, self.part, *now)
+        return over_devices(cut, self.mesh, (sharded.RING, ENVS, ENVS), sharded.RING)(memory, mask, obs)
 
     def restarted(self, scale: Any, mask: Array) -> Any:
         return over_seeds(RewardScale.restart, self.seeds)(scale, mask)
@@ -224,7 +256,12 @@ class Sac:
 
     def draw(self, memory: Ring, keys: Array) -> Batch:
         """The minibatches of one update, from its `sample_keys`."""
-        return replay.sample(memory, self.ring, self.law, keys, self.batch_size, self.gamma, self.sampler)
+
+        def part(ring: Ring, keys: Array) -> Batch:
+            keys, size = sharded.own_key(keys, self.mesh), self.batch_size // self.devices
+            return replay.sample(ring, self.part, self.law, keys, size, self.gamma, self.sampler)
+
+        return over_devices(part, self.mesh, (sharded.RING, sharded.along(None)), ENVS)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
         return memory.sample(self.law, keys, self.batch_size, self.gamma, self.sampler)
@@ -242,15 +279,17 @@ class Sac:
         self, learner: Any, batch: Batch, scale: Any, sums: MetricSums, keys: Streams, actor_turn: bool
     ) -> tuple[Any, MetricSums]:
         """One update of every seed on its minibatch."""
-        one = functools.partial(self.update_one, actor_turn=actor_turn)
-        learner, metrics = over_seeds(one, self.seeds)(learner, batch, scale, keys.noise)
+        factor = over_seeds(lambda one: one.factor(self.actor.config.value_limit), self.seeds)(scale)
+        one = over_seeds(functools.partial(self.update_one, actor_turn=actor_turn), self.seeds)
+        same = sharded.along(None)
+        everywhere = over_devices(one, self.mesh, (same, self.rows, same, same), same)
+        learner, metrics = everywhere(learner, batch, factor, keys.noise)
         return learner, add_metrics(sums, metrics)
 
     def update_one(
-        self, learner: Any, batch: Batch, scale: Any, key: Array, actor_turn: bool
+        self, learner: Any, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
     ) -> tuple[Any, dict[str, Array]]:
         """One update of one seed."""
-        reward_scale = scale.factor(self.actor.config.value_limit)
         key = jax.random.fold_in(key, learner.updates)
         if self.symmetry is not None:
             batch = sac.mirror_half(batch, self.symmetry)
@@ -295,7 +334,8 @@ class Sac:
     def metrics(self, memory: Ring, scale: Any, sums: MetricSums) -> list[dict[str, float]]:
         factors = _reward_scales(scale, self.actor.config.value_limit)
         sums, factors, count, oldest = jax.device_get((sums, factors, memory.count, memory.oldest))
-        ages = replay.available_ages(memory._replace(count=count, oldest=oldest), self.ring, np)
+        ages = replay.available_ages(memory._replace(count=count, oldest=oldest), self.part, np)
+        ages = ages.reshape(self.devices, self.seeds).min(0)
         reach = effective_length(self.law, ages)
         rows = mean_rows(sums, self.seeds)
         for s, row in enumerate(rows):
@@ -315,11 +355,14 @@ class Sac:
     def drawn_again(
         self, memory: Ring, law: AgeLaw, keys: Array, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray]:
-        """The minibatch of an update, as replay holds it: without left and right swapped in half.
+        """The minibatch of an update, as replay holds it: without left and right swapped in half. Empty if it was drawn
+        on several devices.
 
         Rows that replay has overwritten since are marked False in `intact`. (Where the side table of last observations
         wrapped around since, the draw itself may differ: then it is a similar batch.)
         """
+        if self.mesh is not None:
+            return {}
         spec, per_round = self.ring, self.updates_per_round
         count = stored - ((updates - 1) // per_round - update // per_round)
         ring = jax.tree.map(np.asarray, memory)

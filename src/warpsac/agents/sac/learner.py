@@ -15,6 +15,7 @@ conditional on the device: that would cost a host synchronisation per update.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class SacActor:
     action_dim: int
     horizon_updates: int
     n_step: int = 1
+    axis: str | None = None
+    """Of the devices that minibatches are divided over, if they are; each update is then made on all of them."""
 
     @property
     def least_discount(self) -> float:
@@ -60,7 +63,18 @@ class SacActor:
 
     @property
     def number(self) -> Format:
-        return FORMATS[self.config.compute]
+        return FORMATS[self.config.compute]._replace(axis=self.axis)
+
+    def everywhere(self, mean: Any) -> Any:
+        """Means over the own rows of a minibatch as means over all of it."""
+        return mean if self.axis is None else jax.lax.pmean(mean, self.axis)
+
+    def own_rows(self, rows: int, draw: Callable[[int], Array]) -> Array:
+        """What is drawn for each row of a minibatch, [..., rows, A] for the own rows: the same as on one device."""
+        if self.axis is None:
+            return draw(rows)
+        start = jax.lax.axis_index(self.axis) * rows
+        return jax.lax.dynamic_slice_in_dim(draw(rows * jax.lax.axis_size(self.axis)), start, rows, axis=-2)
 
     @property
     def entropy_target(self) -> float:
@@ -232,7 +246,8 @@ def update(
     """
     axes = agent.axes if axes is None else axes
     rate = _rate(agent, learner.updates)
-    noise = jax.random.normal(key, (2, *batch.action.shape))
+    size, actions = batch.action.shape
+    noise = agent.own_rows(size, lambda rows: jax.random.normal(key, (2, rows, actions)))
     metrics: dict[str, Array] = {}
     if actor_turn:
         # The count of actor updates; the temperature makes as many.
@@ -287,9 +302,11 @@ def _update_actor(
         return objective, (log_prob, action, moments, measured)
 
     (value, (log_prob, action, moments, measured)), gradient = jax.value_and_grad(loss, has_aux=True)(learner.actor)
+    saturation = (jnp.abs(action) > SATURATED).mean()
+    entropy = -log_prob.mean()
+    value, gradient, entropy, saturation, measured = agent.everywhere((value, gradient, entropy, saturation, measured))
     actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
     actor = _projected(actor, axes.projection)
-    entropy = -log_prob.mean()
     alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
     log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
     learner = learner._replace(
@@ -303,7 +320,7 @@ def _update_actor(
         "loss/actor": value,
         "policy/entropy": entropy,
         "policy/alpha": alpha,
-        "policy/saturation": (jnp.abs(action) > SATURATED).mean(),
+        "policy/saturation": saturation,
     }
 
 
@@ -333,6 +350,7 @@ def _update_critic(
         return losses.cross_entropy(logits, target, axes.pessimism), moments
 
     (value, moments), gradient = jax.value_and_grad(loss, has_aux=True)(learner.critic)
+    value, gradient, mean_target = agent.everywhere((value, gradient, target.mean(0)))
     critic, critic_adam = _descend(learner.critic, gradient, learner.critic_adam, rate)
     critic = _projected(critic, axes.projection)
     learner = learner._replace(
@@ -341,7 +359,6 @@ def _update_critic(
         critic_moments=fold_moments(learner.critic_moments, moments),
         target=jax.tree.map(lambda t, c: t + config.tau * (c - t), learner.target, critic),
     )
-    mean_target = target.mean(0)
     return learner, {
         "loss/critic": value,
         "value/mean": (mean_target * support).sum(),

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from warpsac.agents.algorithm import AgentState, Algorithm, MetricSums, RewardScale, over_seeds, stacked
 from warpsac.agents.networks import actor_apply
@@ -39,9 +40,11 @@ from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
 from warpsac.config.schema import Config
 from warpsac.replay import ring as replay
+from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring
+from warpsac.replay.sharded import over_devices
 from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 GOLDEN = np.uint32(2654435769)  # 2^32 / phi
@@ -97,14 +100,22 @@ class Portfolio(Sac):
     patience: float = 1.0
     """Interactions."""
 
+    rows = sharded.along(2)
+
     @classmethod
     def of(
-        cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool, symmetry: Symmetry | None = None
+        cls,
+        config: Config,
+        views: ObsViews,
+        action_dim: int,
+        faulty_steps: bool,
+        symmetry: Symmetry | None = None,
+        mesh: Mesh | None = None,
     ) -> Portfolio:
         arms = arms_of(config)
         # With one critic in every arm, no second one is made.
         learner = replace(config.learner, critics=max(arm.critics for arm in arms))
-        single = Sac.of(replace(config, learner=learner), views, action_dim, faulty_steps, symmetry)
+        single = Sac.of(replace(config, learner=learner), views, action_dim, faulty_steps, symmetry, mesh)
         patience = max(2.0, config.auto.patience * config.total_steps / config.env.num_envs)
         fields = {name: getattr(single, name) for name in single.__dataclass_fields__}
         return cls(**fields, arms=arms, floor=config.auto.floor, patience=patience)
@@ -246,14 +257,18 @@ class Portfolio(Sac):
 
     def draw(self, memory: Ring, keys: Array) -> Batch:
         """The minibatches of all arms, [S, K, B, ...], in one gather."""
-        places = []
-        for k, law in enumerate(self.laws):
-            words = replay.random_words(keys[:, k], law, self.batch_size, self.sampler)
-            places.append(replay.indices(memory, self.ring, law, words, self.sampler))
-        age, env = (jnp.concatenate(parts, axis=1) for parts in zip(*places, strict=True))
-        batch = replay.gather(memory, self.ring, age, env, self.gamma)
-        shape = (self.seeds, len(self.arms), self.batch_size)
-        return jax.tree.map(lambda rows: rows.reshape(*shape, *rows.shape[2:]), batch)
+        size = self.batch_size // self.devices
+
+        def part(ring: Ring, keys: Array) -> Batch:
+            keys, places = sharded.own_key(keys, self.mesh), []
+            for k, law in enumerate(self.laws):
+                words = replay.random_words(keys[:, k], law, size, self.sampler)
+                places.append(replay.indices(ring, self.part, law, words, self.sampler))
+            age, env = (jnp.concatenate(parts, axis=1) for parts in zip(*places, strict=True))
+            batch = replay.gather(ring, self.part, age, env, self.gamma)
+            return jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
+
+        return over_devices(part, self.mesh, (sharded.RING, sharded.along(None)), self.rows)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
         of_arm = [
@@ -262,15 +277,14 @@ class Portfolio(Sac):
         return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *of_arm)
 
     def update_one(
-        self, learner: Any, batch: Batch, standing: Any, key: Array, actor_turn: bool
+        self, learner: Any, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
     ) -> tuple[Any, dict[str, Array]]:
         """All arms of one seed."""
-        factor = standing.factor(self.actor.config.value_limit)
 
         def one(learner: Learner, batch: Batch, key: Array, axes: Axes) -> tuple[Learner, dict[str, Array]]:
             if self.symmetry is not None:
                 batch = sac.mirror_half(batch, self.symmetry)
-            return sac.update(self.actor, learner, batch, factor, key, actor_turn, axes)
+            return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn, axes)
 
         keys = _of_each_arm(jax.random.fold_in(key, learner.arms.updates[0])[None], len(self.arms))[0]
         arms, metrics = jax.vmap(one)(learner.arms, batch, keys, self.axes)
