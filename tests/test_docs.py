@@ -126,7 +126,7 @@ def test_files_of_the_package_that_are_named_exist(page: Path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_that_are_named_exist(page: Path):
     for section, name in re.findall(
-        r"[`-](env|replay|learner|ppo|eval|checkpoint|log)\.(?!py`)([a-z_-]+)", page.read_text()
+        r"[`-](env|replay|learner|auto|ppo|eval|checkpoint|log)\.(?!py`)([a-z_-]+)", page.read_text()
     ):
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert name.removeprefix("no-").replace("-", "_") in fields, f"{section}.{name}"

@@ -20,7 +20,7 @@ import tyro
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.resumable import CHANGEABLE
-from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, EvalConfig, LogConfig, Positive
+from warpsac.config.schema import CheckpointConfig, Config, Count, Devices, EnvConfig, EvalConfig, LogConfig, Positive
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
@@ -171,6 +171,8 @@ class ResumeOptions:
     """Stop at this many environment steps instead of where the run was to stop."""
     time_budget: float | None = None
     """Stop after this many seconds from now."""
+    devices: Devices | None = None
+    """Another number of devices; default: as before."""
     learner: Rates = dataclasses.field(default_factory=Rates)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
@@ -187,7 +189,8 @@ def resume_options(words: list[str]) -> tuple[ResumeOptions, dict[str, Any]]:
     config = open_run(asked.resume[0]).config  # its settings are the defaults of those that are not given
     sections: dict[str, Any] = {"eval": config.eval, "checkpoint": config.checkpoint, "log": config.log}
     asked = parse(ResumeOptions, words, "warpsac train", default=ResumeOptions(asked.resume, **sections))
-    settings: dict[str, Any] = {"total_steps": asked.total_steps} if asked.total_steps else {}
+    plain = {"total_steps": asked.total_steps, "devices": asked.devices}
+    settings: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     for name, before in {"learner": Rates(), **sections}.items():
         now = dataclasses.asdict(getattr(asked, name))
         settings[name] = {key: value for key, value in now.items() if value != getattr(before, key)}

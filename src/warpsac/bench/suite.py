@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warpsac.config.profiles import PROFILES, VARIANTS
-from warpsac.config.schema import PPO, Config
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import modules, registry
 from warpsac.envs.registry import configure
 from warpsac.envs.tasks import EXTRAS, benchmark_tasks
@@ -203,8 +203,8 @@ def narrowed(
 ) -> list[Grid]:  # fmt: skip
     """The grids with fewer tasks or variants, other seeds, or settings that the suite's own override."""
     for variant in variants or ():
-        if variant not in (*VARIANTS, PPO):
-            raise ConfigError("variants", variant, f"must be one of {', '.join((*VARIANTS, PPO))}")
+        if variant not in (*VARIANTS, AUTO, PPO):
+            raise ConfigError("variants", variant, f"must be one of {', '.join((*VARIANTS, AUTO, PPO))}")
 
     def names_of(groups: Sequence[str]) -> list[str]:
         return [registry.lookup(name).name for group in groups for name in tasks_of(group)]

@@ -12,8 +12,10 @@ from typing import Literal
 
 from warpsac.config.schema import (
     ABUNDANT_ENVS,
+    AUTO,
     PPO,
     Algo,
+    AutoConfig,
     CheckpointConfig,
     Config,
     EnvConfig,
@@ -40,6 +42,13 @@ VARIANTS: dict[str, Variant] = {
     "warpsac-a": Variant(swd=True, projection=False, critics=1),
     "warpsac-norm-off": Variant(swd=True, projection=False, critics=2),
     "flashsac": Variant(swd=False, projection=True, critics=2),
+}
+
+
+# The learners of the variant auto, in each regime; the first is the regime's default variant.
+ARMS = {
+    "limited": ("warpsac-l", "warpsac-norm-off"),
+    "abundant": ("warpsac-a", "warpsac-norm-off", "warpsac-l"),
 }
 
 
@@ -152,10 +161,15 @@ def resolve(
         if variant is None:
             variant = default_variant(regime)
             reason = f"variant {variant}: data-{regime} regime ({source})"
-        if variant not in VARIANTS:
-            allowed = VARIANTS if algo else (*VARIANTS, PPO)
+        if variant not in (*VARIANTS, AUTO):
+            allowed = (*VARIANTS, AUTO) if algo else (*VARIANTS, AUTO, PPO)
             raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
-        base, axes = PROFILES[profile], VARIANTS[variant]
+        base = PROFILES[profile]
+        if variant == AUTO:  # the axes are those of its arms
+            base = dataclasses.replace(base, auto=AutoConfig(arms=ARMS[regime]))
+            axes = Variant(swd=True, projection=base.learner.projection, critics=base.learner.critics)
+        else:
+            axes = VARIANTS[variant]
         updates, decay = _per_interaction(profile, base.env.num_envs if num_envs is None else num_envs)
         config = dataclasses.replace(
             base,

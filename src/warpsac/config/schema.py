@@ -15,6 +15,7 @@ import tyro
 
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
+AUTO = "auto"  # the variant that is several at once
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
 ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
 
@@ -44,6 +45,7 @@ Positive = Annotated[float, POSITIVE]
 PositiveOrZero = Annotated[float, Constraint("must be at least 0 and finite", lambda value: 0 <= value < math.inf)]
 Fraction = Annotated[float, Constraint("must lie in 0..1", lambda value: 0 <= value <= 1)]
 PositiveFraction = Annotated[float, Constraint("must be above 0 and at most 1", lambda value: 0 < value <= 1)]
+Share = Annotated[float, Constraint("must be above 0 and below 1", lambda value: 0 < value < 1)]
 Discount = Annotated[float, Constraint("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
 Seed = Annotated[int, SEED]
 Seeds = Annotated[
@@ -66,6 +68,9 @@ PolicyDelay = Annotated[int, at_least(1), at_most(64)]
 Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
 Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]
 DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215", lambda steps: abs(steps) < 2**24)]
+Devices = Annotated[
+    int | Literal["all"], Constraint("must be all or at least 1", lambda count: count == "all" or count >= 1)
+]
 Workers = Annotated[
     int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
 ]
@@ -152,6 +157,8 @@ class ReplayConfig:
 class LearnerConfig:
     critics: Critics = 2
     """Number of critics: 2 is clipped double-Q, 1 a single critic."""
+    pessimism: Fraction = 1.0
+    """How two critics become one value: 1 takes the lower one, 0 their mean, numbers between a part of each."""
     projection: bool = True
     """Renormalise the weights after every optimizer step."""
     blocks: Blocks | None = None
@@ -194,6 +201,17 @@ class LearnerConfig:
     """Learn from left and right alike: auto (robots whose mirror image is known), or a JSON file that describes it."""
     action_rate_weight: PositiveOrZero = 0.0
     """Weight in the actor's loss of how much its action changes from one step to the next; 0: none."""
+
+
+@dataclass(frozen=True)
+class AutoConfig:
+    arms: tuple[str, ...] = ()
+    """The learners of --variant auto, the default one first: variants, with changes after commas as in
+    warpsac-a,pessimism=0.5 (projection=on|off, critics, pessimism, decay_steps)."""
+    floor: Share = 0.15
+    """Smallest share of the environments (with few of them: of the episodes) in which an arm acts."""
+    patience: PositiveFraction = 0.1
+    """Part of the horizon over which shares follow the returns; these are averaged over half of it."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +293,8 @@ class Config:
     algo: Algo = "sac"
     """sac: soft actor-critic as in --variant, with --replay.* and --learner.*; ppo: the on-policy baseline, --ppo.*."""
     variant: str = "warpsac-l"
-    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; with --algo ppo: ppo."""
+    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; auto: several at once,
+    their returns decide (--auto.*); with --algo ppo: ppo."""
     profile: str = "cpu"
     """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
@@ -298,6 +317,10 @@ class Config:
     """Transitions collected with random actions before learning."""
     updates_per_step: Size = 1
     """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
+    devices: Devices = 1
+    """Accelerators of this machine that a run is spread over (simulators in JAX); the recipe stays the same."""
+    envs_per_device: bool = False
+    """With several devices: env.num_envs is the number on each of them."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None
@@ -309,6 +332,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    auto: AutoConfig = field(default_factory=AutoConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

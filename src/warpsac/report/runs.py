@@ -17,6 +17,7 @@ import numpy as np
 from warpsac.config.schema import Config
 from warpsac.envs import published
 from warpsac.errors import UserError
+from warpsac.report.arms import History, history
 from warpsac.report.groups import OTHER_FAMILY, Changes, Group, Scale, group_of, in_order, scale_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.files import in_words
@@ -58,6 +59,8 @@ class Run:
     given_name: str | None = None
     """The name that the user gave it; `name` is its folder."""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    arms: History | None = None
+    """Of a run with several arms: who acted, and who was chosen."""
 
     @property
     def task(self) -> str:
@@ -188,6 +191,7 @@ def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], e
         seconds=seconds if timed else NOTHING,
         reached=int(_number(rows[-1]["step"])) if rows else 0,
         faults=int(faults) if math.isfinite(faults) else None,
+        arms=history(config, rows),
     )
     status, detail = _status(run, config, evaluations)
     dropped = len(evaluations) - len(finite)

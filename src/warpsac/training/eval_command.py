@@ -30,6 +30,8 @@ class EvalOptions:
     """Run folder."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
+    arm: str | None = None
+    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
     episodes: Count | None = None
     """Number of complete episodes; default: as many as in the run's own evaluations."""
     seed: Seed = 0
@@ -55,7 +57,7 @@ def command(asked: EvalOptions) -> int:
     devices.use_compilation_cache()
     if target.torch:
         devices.share_gpu_memory()
-    policy = load_policy(asked.run, asked.step)
+    policy = load_policy(asked.run, asked.step, asked.arm)
     episodes = asked.episodes or run.config.eval.episodes
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
@@ -67,11 +69,13 @@ def command(asked: EvalOptions) -> int:
         (env,) = made.sets
         found = evaluate.run_episodes(env, policy.normalized, episodes, seed, max_broken=run.config.env.max_faults)
     row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
+    row |= {"arm": policy.arm} if policy.arm else {}
     row |= evaluate.result_row(found, target.task)
     if asked.json:
         print(json.dumps(row))
     else:
-        print(f"{target.name}, {run.config.variant}, step {policy.step:,}")
+        arm = f" ({policy.arm})" if policy.arm else ""
+        print(f"{target.name}, {run.config.variant}{arm}, step {policy.step:,}")
         Console().print(_table(row, found))
     return 0
 

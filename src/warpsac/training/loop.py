@@ -27,7 +27,7 @@ from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
 from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
-from warpsac.training.state import Counters, Driver, info, policy_arrays
+from warpsac.training.state import Counters, Driver, info, policy_groups
 from warpsac.training.terminal import Display, Interrupted, StopSignals
 
 STOPPING = "stopping as soon as possible, and saving; a second signal stops at once, without saving"
@@ -166,26 +166,28 @@ class Loop:
 
     def _keep_policies(self) -> None:
         counters = self.counters._replace(evaluated_at=self.step)
-        content = info(counters, self.seconds, portable_spec(self.driver.spec))
-        arrays = policy_arrays(self.driver.state.agent, self.driver.algorithm.seeds)
-        for run, policy in zip(self.runs, arrays, strict=True):
-            self._require_finite_parameters(run, policy)
-            policies.keep(run, self.step, policy, content)
+        content = info(self.driver, counters, self.seconds, portable_spec(self.driver.spec))
+        groups = policy_groups(self.driver.algorithm, self.driver.state.agent)
+        for run, found, about in zip(self.runs, groups, content, strict=True):
+            for arrays in found.values():
+                self._require_finite_parameters(run, arrays)
+            policies.keep(run, self.step, found, about)
 
     def save(self, with_simulator: bool = True) -> None:
         """One checkpoint per seed: all that is needed to continue as if nothing had happened."""
         self.require_finite()
         self.display.phase("saving")
         keep, several = self.config.checkpoint.keep, len(self.runs) > 1
-        content = info(self.counters, self.seconds, portable_spec(self.driver.spec))
+        content = info(self.driver, self.counters, self.seconds, portable_spec(self.driver.spec))
         with self._off_the_clock():
             for run in self.runs:
                 run.rows.sync()
-            for run, groups in zip(self.runs, self.driver.snapshot(self._saves_memory(), with_simulator), strict=True):
+            snapshots = self.driver.snapshot(self._saves_memory(), with_simulator)
+            for run, groups, about in zip(self.runs, snapshots, content, strict=True):
                 self._require_finite_parameters(run, groups["learner"])
                 # Killed before the other seeds are saved, all go back to the checkpoint before this one.
                 kept = max(keep, 2) if several else keep
-                checkpoint.save(run.checkpoints, self.step, groups, content, kept, run.record())
+                checkpoint.save(run.checkpoints, self.step, groups, about, kept, run.record())
             for run in self.runs:
                 checkpoint.prune(run.checkpoints, keep)
         self._show_phase()

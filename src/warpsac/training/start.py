@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+from jax.sharding import Mesh
 
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.profiles import recipe_notes
-from warpsac.config.schema import PPO, Config
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
 from warpsac.replay.ring import RingSpec
+from warpsac.replay.sharded import part_of
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
@@ -43,7 +45,7 @@ __all__ = ["Outcome", "resume", "train"]
 
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
-    config = validate(config)
+    config = devices.spread(validate(config))
     registry.require_effect(config)
     if config.env.motion is not None:
         motion.clip_files(config.env.motion)  # before a simulator is imported
@@ -74,7 +76,7 @@ def resume(
             locked.callback(run.close)
         changed = {note for run in runs for note in run.follow(moved_motion)}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
-        config = common_config(runs, settings, time_budget)
+        config = devices.spread(common_config(runs, settings, time_budget))
         checkpoints = find_checkpoints(runs)
         if checkpoints is None:  # it begins again
             runs[0].require_named("init_from")
@@ -127,7 +129,8 @@ def prepared(
                 config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
             )
             to_close.callback(display.close)
-            lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            device = devices.describe_device(driver.algorithm.devices)
+            lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
@@ -192,7 +195,7 @@ def make_driver(
         from warpsac.training.fused import FusedDriver, make_envs
 
         env, evaluation_env = make_envs(config, resumed)
-        algorithm = make_algorithm(config, env.spec, symmetry)
+        algorithm = make_algorithm(config, env.spec, symmetry, devices.mesh_of(config))
         placement = _placement(algorithm, config, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
@@ -204,7 +207,9 @@ def make_driver(
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
-def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = None) -> Algorithm:
+def make_algorithm(
+    config: Config, spec: EnvSpec, symmetry: Symmetry | None = None, mesh: Mesh | None = None
+) -> Algorithm:
     if config.algo == PPO:
         from warpsac.agents.ppo.algorithm import Ppo
 
@@ -213,12 +218,17 @@ def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = No
 
     if symmetry is not None:
         mirrors.require_fit(symmetry, spec, f"learner.symmetry = {config.learner.symmetry!r}")
-    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
+    if config.variant == AUTO:
+        from warpsac.agents.sac.portfolio import Portfolio
+
+        return Portfolio.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
+    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
 
 
 def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:
     """Where replay lives; NotNow if it, or the learner besides it, fits nowhere."""
-    ring, free = algorithm.ring, devices.free_device_bytes()
+    free = devices.free_device_bytes()
+    ring = None if algorithm.ring is None else part_of(algorithm.ring, algorithm.devices)  # of one device
     placement: Placement = "device"
     if ring is not None:
         placement = devices.choose_placement(ring, wanted, free, devices.free_host_bytes(), devices.RESERVED_BYTES)

@@ -28,6 +28,8 @@ class PlayOptions:
     """The trained policy; or zero or random actions, to look at a task before training."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
+    arm: str | None = None
+    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
     out: str | None = None
     """The mp4 file; default: policy.mp4 or policy-STEP.mp4 in the run folder, or TASK-AGENT.mp4 in the current one."""
     steps: Count = 1000
@@ -57,6 +59,8 @@ def command(asked: PlayOptions) -> int:
         raise UserError("--viewer writes no video: leave out --out, or --viewer")
     if asked.agent != "policy" and asked.step != "last":
         raise UserError(f"--step {asked.step}: only a policy has one: leave it out with --agent {asked.agent}")
+    if asked.agent != "policy" and asked.arm:
+        raise UserError(f"--arm {asked.arm}: only a policy has one: leave it out with --agent {asked.agent}")
     devices.use_compilation_cache()
     modules.use(asked.module)
     modules.name_paths(asked.path)
@@ -78,7 +82,7 @@ def command(asked: PlayOptions) -> int:
         target = registry.lookup(asked.run, asked.simulator, changes)
         env = EnvConfig(motion=asked.motion) if asked.motion else None
     if agent == "policy":
-        agent = load_policy(asked.run, asked.step)
+        agent = load_policy(asked.run, asked.step, asked.arm)
         out = out if asked.step == "last" else out.with_name(f"policy-{agent.step}.mp4")
     if target.jax:
         print("compiling the simulator ...", flush=True)

@@ -45,6 +45,8 @@ class Ppo:
 
     rate_setting = "ppo.learning_rate"
     ring = None  # a rollout is never divided by a checkpoint
+    devices = 1
+    mesh = None
     phases = 1
 
     @classmethod
@@ -81,7 +83,7 @@ class Ppo:
     def streams(self, seeds: Sequence[int]) -> Streams:
         return Streams(*stream_roots(seeds, 2))
 
-    def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout]:
+    def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout, RewardScale]:
         learner = stacked([ppo.init_learner(self.actor, seed) for seed in seeds])
         scale = stacked([RewardScale.initial(self.num_envs) for _ in seeds])
         return AgentState(learner, (), memory, scale, self.empty_sums())
@@ -107,7 +109,13 @@ class Ppo:
     # --- one interaction
 
     def act(
-        self, policy: Policy, exploration: tuple[()], obs: Array, keys: Streams, interaction: Array
+        self,
+        policy: Policy,
+        exploration: tuple[()],
+        scale: RewardScale,
+        obs: Array,
+        keys: Streams,
+        interaction: Array,
     ) -> tuple[Array, tuple[()]]:
         """Actions [S, N, A] as drawn."""
         draw = over_seeds(lambda *arguments: ppo.draw_action(self.actor, *arguments), self.seeds)
@@ -139,7 +147,10 @@ class Ppo:
 
     def cut(self, memory: Rollout, scale: RewardScale, mask: Array, obs: Array) -> tuple[Rollout, RewardScale]:
         """Between two rollouts, so none of them holds a step across it: only running returns start again."""
-        return memory, scale.restart(mask)
+        return memory, self.restarted(scale, mask)
+
+    def restarted(self, scale: RewardScale, mask: Array) -> RewardScale:
+        return scale.restart(mask)
 
     # --- learning
 
@@ -161,6 +172,12 @@ class Ppo:
 
     # --- reading
 
+    def policies(self, learner: Learner, scale: RewardScale) -> dict[str, Policy]:
+        return {"policy": learner.policy}
+
+    def choices(self, scale: RewardScale) -> list[str | None]:
+        return [None] * self.seeds
+
     def metrics(self, memory: Rollout, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
         factors = jax.vmap(lambda state: state.factor(ppo.RETURN_LIMIT))(scale)
         sums, factors = jax.device_get((sums, factors))
@@ -176,4 +193,4 @@ class Ppo:
 
 
 if TYPE_CHECKING:  # the contract holds, type by type
-    _: type[Algorithm[Learner, Policy, tuple[()], Rollout, Rollout, Streams]] = Ppo
+    _: type[Algorithm[Learner, Policy, tuple[()], Rollout, Rollout, Streams, RewardScale]] = Ppo

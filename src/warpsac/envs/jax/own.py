@@ -71,6 +71,7 @@ class OwnEnvs(JaxEnv):
             has_success=traced.has_success,
             restorable=True,
             lockstep=True,
+            separable=True,
             terms=traced.layout.terms,
             critic_terms=traced.layout.critic_terms,
             versions=single.versions,
