@@ -121,6 +121,10 @@ class Portfolio(Sac):
         return cls(**fields, arms=arms, floor=config.auto.floor, patience=patience)
 
     @property
+    def needs(self) -> dict[str, int]:
+        return {name: len(self.arms) * size for name, size in super().needs.items()}
+
+    @property
     def axes(self) -> Axes:
         """Those of all arms, [K]."""
         arms = self.arms
