@@ -117,7 +117,7 @@ def _rules(config: Config) -> Iterator[Rule]:
 
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
-    need = (replay.n_step + 1) * envs
+    need = config.least_transitions
     enough = f"must be at least (replay.n_step + 1) * env.num_envs = {need}"
     yield ("total_steps", config.total_steps > config.learning_starts,
            f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip
