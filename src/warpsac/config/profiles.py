@@ -64,7 +64,7 @@ TRACKING = "tracking"  # the profile of those of MJLab's tasks that follow a rec
 
 
 def _tracking() -> Config:
-    """Many robots and calm actions: with MJLab's other settings nothing was learned (results/tracking-h200.json)."""
+    """More robots, more updates, a low temperature: without these nothing was learned (results/tracking-h200.json)."""
     base = _parallel(gamma=0.99, n_step=3, action_limit=3.0)
     return dataclasses.replace(
         base,
