@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -99,6 +100,22 @@ def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.Captu
             assert f"--{name.replace('_', '-')}" in out
     assert "warpsac train my_package:MyEnv-v0" in out
     assert "1000000" in out
+
+
+def test_help_of_a_task_that_follows_a_motion(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(options: list[str], *words: str) -> dict[str, str]:
+        assert main("train", "Mjlab-Tracking-Flat-Unitree-G1", *words, "--help") == 0
+        out = " ".join(capsys.readouterr().out.replace("\N{BOX DRAWINGS LIGHT VERTICAL}", " ").split())
+        return {name: re.findall(rf"--{re.escape(name)} [A-Z].*?\(default: (\S+)\)", out)[0] for name in options}
+
+    sac = {
+        "profile": "tracking", "learning-starts": "16384", "updates-per-step": "16", "env.num-envs": "4096",
+        "env.action-limit": "3.0", "replay.decay-steps": "500", "learner.initial-alpha": "0.0003",
+        "learner.target-std": "0.08", "eval.every": "2500000",
+    }  # fmt: skip
+    assert shown(list(sac)) == sac
+    ppo = {"profile": "tracking", "env.num-envs": "4096", "env.action-limit": "3.0", "ppo.initial-std": "0.33"}
+    assert shown(list(ppo), "--algo", "ppo") == ppo
 
 
 # --- settings
@@ -231,6 +248,10 @@ def test_a_run_says_what_follows_the_environments(monkeypatch: pytest.MonkeyPatc
             "mjlab",
             "flashsac: as requested",
         ),
+        (["Mjlab-Tracking-Flat-Unitree-G1"], "warpsac-a", "tracking", "data-abundant regime (4096 environments of"),
+        (["Mjlab-Tracking-Flat-Unitree-G1-No-State-Estimation"], "warpsac-a", "tracking", "data-abundant regime"),
+        (["Mjlab-Tracking-Flat-Unitree-G1", "--profile", "mjlab"], "warpsac-a", "mjlab", "(1024 environments of"),
+        (["Mjlab-Tracking-Flat-Unitree-G1", "--variant", "warpsac-norm-off"], "warpsac-norm-off", "tracking", "as req"),
     ],
 )
 def test_the_regime_chooses_the_variant_and_says_why(words: list[str], variant: str, profile: str, reason: str) -> None:

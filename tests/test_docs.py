@@ -22,10 +22,13 @@ from warpsac import cli, load_policy
 from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
+from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
 from warpsac.envs.motion import ERRORS
 from warpsac.envs.registry import require_effect
-from warpsac.runs.rowfiles import EVALUATION_COLUMNS
+from warpsac.runs.rowfiles import EVALUATION_COLUMNS, read_evaluations
+from warpsac.runs.run_folder import open_run
+from warpsac.training.policy import load_policy
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
@@ -306,6 +309,49 @@ def test_the_table_of_tracking_is_the_file_that_was_measured():
         for row in one["rows"]
     ]  # fmt: skip
     assert shown == measured
+
+
+KEPT_TRACKING = ROOT / "results/trained/Mjlab-Tracking-Flat-Unitree-G1-warpsac-norm-off-seed1"
+
+
+def test_the_kept_run_of_tracking_is_the_one_that_was_measured():
+    measured = measurements("tracking-h200")[0]
+    rows = [{name: round(value, 4) for name, value in row.items()} for row in read_evaluations(KEPT_TRACKING)]
+    assert rows == measured["rows"]
+    meta = json.loads((KEPT_TRACKING / "meta.json").read_text())
+    assert (shlex.join(meta["command"]), meta["git"]["commit"]) == (measured["command"], measured["commit"])
+    policy = load_policy(KEPT_TRACKING)  # whole: its checksum is that of training
+    action = policy(np.zeros((2, 160), np.float32))
+    assert action.shape == (2, 29)
+    assert 0 < np.abs(action).max() <= 3
+
+
+def test_the_profile_of_tracking_has_the_settings_of_the_kept_run():
+    """But for how long it ran and what it wrote."""
+    kept = open_run(KEPT_TRACKING).config
+    now, _ = cli.train_config([kept.task, "--variant", kept.variant, "--motion", str(kept.env.motion)])
+    same = ("profile", "name", "time_budget", "eval", "checkpoint", "log")
+    assert kept.profile == "mjlab"
+    assert now == dataclasses.replace(kept, **{name: getattr(now, name) for name in same})
+
+
+def test_kept_runs_name_no_folder_of_a_machine():
+    for file in (ROOT / "results/trained").rglob("*.json"):
+        assert not re.search(r'"[/~]|[A-Z]:\\', file.read_text()), file
+
+
+def test_the_settings_of_tracking_are_those_of_the_profile():
+    text = (ROOT / "docs/torch-simulators.md").read_text()
+    rows = re.findall(r"^\| (?:with `--algo (ppo)`, )?`?([\w.]+)`? \| ([\d.,]+) \| ([\d.,]+) \|$", text, re.M)
+    found = {}
+    for algo, name, *cells in rows:
+        for profile, cell in zip(("tracking", "mjlab"), cells, strict=True):
+            config: Any = resolve("T", profile=profile, algo=algo or "sac")[0]
+            path = "env.num_envs" if name == "robots" else name
+            value = operator.attrgetter(path)(config)
+            found[path, profile] = float(cell.replace(",", "")) == (1.0 if value is None else value)
+    assert len(found) == 16
+    assert all(found.values()), found
 
 
 def test_the_table_of_tracking_pilots_is_the_file_that_was_measured():

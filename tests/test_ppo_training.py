@@ -329,7 +329,9 @@ def test_the_saved_policy_acts_as_in_training(uninterrupted: Any, kind: str) -> 
 # --- settings
 
 
-@pytest.mark.parametrize("profile", ["cpu", "demo", "playground", "mjlab", "maniskill", "isaaclab", "sim2real"])
+@pytest.mark.parametrize(
+    "profile", ["cpu", "demo", "playground", "mjlab", "maniskill", "isaaclab", "sim2real", "tracking"]
+)
 def test_settings_of_each_profile(profile: str) -> None:
     config, reason = resolve("x", profile=profile, algo="ppo")
     assert validate(config) is config

@@ -143,7 +143,7 @@ def _rules(config: Config) -> Iterator[Rule]:
 
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
-    need = (replay.n_step + 1) * envs
+    need = config.least_transitions
     if isinstance(config.devices, int):
         for path, size in (("env.num_envs", envs), ("replay.batch_size", replay.batch_size)):
             yield path, size % config.devices == 0, f"must be a multiple of devices = {config.devices}"

@@ -296,7 +296,7 @@ class Config:
     """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; auto: several at once,
     their returns decide (--auto.*); with --algo ppo: ppo."""
     profile: str = "cpu"
-    """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
+    """Sets the sizes of a run: cpu, demo, playground, mjlab, maniskill, isaaclab, sim2real or tracking (of motions)."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
     simulator: str | None = None
@@ -359,6 +359,11 @@ class Config:
     def stride(self) -> int:
         """Interactions made in one piece; rows, evaluations and checkpoints happen in between."""
         return self.ppo.rollout_steps if self.algo == PPO else 1
+
+    @property
+    def least_transitions(self) -> int:
+        """What replay must hold before anything can be sampled: n steps of every environment, and the next one."""
+        return (self.replay.n_step + 1) * self.env.num_envs
 
     @property
     def warmup_interactions(self) -> int:

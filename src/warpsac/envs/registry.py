@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpsac.config.loading import override
-from warpsac.config.profiles import resolve
+from warpsac.config.profiles import TRACKING, resolve
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs import kinds, modules, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
@@ -169,6 +169,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }
+FOLLOWING = "Mjlab-Tracking-"  # MJLab's own tasks that follow a motion
 EPISODE_LENGTHS = ("episode_length", "episode_length_s")  # in a task's own config: what env.episode_limit sets
 ALWAYS_TRUE: dict[str, tuple[object, ...]] = {"workers": (0,)}  # values that also describe a simulator without them
 
@@ -223,6 +224,19 @@ def require_no_task(name: str, way_out: str) -> None:
     raise UserError(f"{task}: a task, not a run folder; {way_out.format(task)}")
 
 
+def follows_motion(target: Target) -> bool:
+    """Whether a task is to follow a recorded motion. Names of MJLab's own say so, about others it is asked."""
+    if target.task is not None or not has_effect(target.family, "motion"):
+        return False
+    if target.id.startswith(FOLLOWING):
+        return True
+    try:
+        with _family_of(target) as (_, family):
+            return bool(family.follows_motion(target))
+    except UserError:  # not installed, or it has no such task: whoever makes one is told
+        return False
+
+
 def defaults_of(
     task: str,
     num_envs: int | None,
@@ -234,6 +248,8 @@ def defaults_of(
 ) -> tuple[Config, str]:
     """The config that a task gets by default, and the line that explains its variant."""
     target = lookup(task, simulator, task_config)
+    if profile is None and follows_motion(target):
+        profile = TRACKING
     config, reason = resolve(
         target.name, regime=target.regime, family=target.family,
         num_envs=num_envs, variant=variant, profile=profile, algo=algo,

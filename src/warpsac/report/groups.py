@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config.profiles import FAMILY_PROFILES, VARIANTS, resolve
+from warpsac.config.profiles import FAMILY_PROFILES, TRACKING, VARIANTS, resolve
 from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs.tasks import EXTRAS, Task, find
 
@@ -123,7 +123,8 @@ def scale_of(config: Config) -> Scale:
     task = find(config.task)
     if task is not None:
         return Scale(task.name, task.family, task)
-    return Scale(config.task, config.profile if config.profile in FAMILY_PROFILES else OTHER_FAMILY, None)
+    family = "mjlab" if config.profile == TRACKING else config.profile  # others are named as their family is
+    return Scale(config.task, family if family in FAMILY_PROFILES else OTHER_FAMILY, None)
 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
