@@ -28,7 +28,6 @@ from warpsac.envs.motion import ERRORS
 from warpsac.envs.registry import require_effect
 from warpsac.runs.rowfiles import EVALUATION_COLUMNS, read_evaluations
 from warpsac.runs.run_folder import open_run
-from warpsac.training.policy import load_policy
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])

@@ -350,7 +350,7 @@ def test_only_plain_files_of_some_size_are_read(tmp_path: Path, monkeypatch: pyt
 def test_a_name_that_no_file_can_have(words: list[str], trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([word.format(run=trained) for word in words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"warpsac: {'x' * 300}: file name too long"
+    assert line.endswith(f"{'x' * 300}: file name too long")
 
 
 def test_an_error_of_the_system_is_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

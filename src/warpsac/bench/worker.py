@@ -31,8 +31,7 @@ from warpsac.config.schema import Config
 from warpsac.envs import modules
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.runs import run_folder
-from warpsac.runs.files import require_writable
-from warpsac.runs.rowfiles import APPENDING
+from warpsac.runs.files import APPENDING, require_writable
 
 # A program that was asked to end may be writing a replay of several GB.
 GRACE = 600.0

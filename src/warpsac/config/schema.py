@@ -63,7 +63,7 @@ Widths = Annotated[
     ),
 ]
 Blocks = Annotated[int, Constraint("must be 1, 2 or 3", lambda count: count in (1, 2, 3))]
-# There is a program for each update of a period of the delay.
+# There is a program for each update of the delay's period.
 PolicyDelay = Annotated[int, at_least(1), at_most(64)]
 Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
 Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]

@@ -1,4 +1,4 @@
-"""Which modules and paths are used that a saved file names.
+"""Which modules and paths are used that a saved file names, and where code of a task runs (`own_folder`).
 
 `my_package:Task-Id` names code. A user who types it, on the command line or in a program, has named that code. A saved
 file (a run folder, a suite) may come from somebody else, so a name in it imports nothing by itself: the module must

@@ -21,6 +21,7 @@ except ImportError:  # no file locks on this system
 # Flags to open what a name stands for itself: never what a link points to, and without waiting for the other end of a
 # pipe. (Windows has neither.)
 ITSELF: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | ITSELF
 LARGEST_TEXT = 64 << 20  # bytes of a file of settings or the like
 
 

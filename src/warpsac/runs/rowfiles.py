@@ -25,7 +25,7 @@ from typing import Any
 
 from warpsac.errors import UserError
 from warpsac.runs.files import (
-    ITSELF,
+    APPENDING,
     in_words,
     open_plain,
     require_writable,
@@ -36,7 +36,6 @@ from warpsac.runs.files import (
 
 METRICS, EVALUATIONS, ASIDE = "metrics.jsonl", "evaluations.csv", "set_aside"
 WALL_CLOCK_PREFIX = "time/"
-APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | ITSELF
 LONGEST_LINE = 1 << 20  # characters: a row has a few thousand
 
 # Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
