@@ -69,7 +69,7 @@ def forget(stranger: Path) -> None:
 
 def run_of(folder: Path, task: str) -> Path:
     """A run of a probe that says it is of another task, which its checkpoints do not contradict."""
-    with mock.patch.object(run_folder.RunFolder, "record", lambda run: {}):
+    with mock.patch.object(run_folder.RunFolder, "record", return_value={}):
         outcome = start.train(runs.tiny(folder, total_steps=90, stop_at=75, checkpoint={"every": 30}))
     config = outcome.runs[0] / "config.json"
     config.write_text(config.read_text().replace('"probe-point"', json.dumps(task)))

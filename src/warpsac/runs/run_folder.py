@@ -198,7 +198,7 @@ class RunFolder:
     @property
     def env(self) -> EnvConfig:
         """The simulator's settings to watch and evaluate a policy on this machine: the run may have been copied from
-        one with other folders, or with the physics of a GPU. Folders that only the run names are left out."""
+        one with other folders, or with the physics of a GPU. What only the run names is left out (`modules`)."""
         _, env = modules.without_folders(self.config.env, str(self.path / CONFIG))
         gone: dict[str, Any] = {
             name: None for name in modules.FOLDERS if not Path(absolute(getattr(env, name) or os.devnull)).is_dir()
