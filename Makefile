@@ -144,7 +144,8 @@ soak: $(STAMP)  ## kill runs, fail their disk, damage their files; figures in re
 	  .venv-mjlab/bin/python tests/soak.py --kills $$(($(KILLS) / 12)) --errors $$(($(KILLS) / 60)) --write kills-torch; \
 	else echo "soak: no torch runs without .venv-mjlab (make test-mjlab)"; fi
 	$(BIN)/python tests/soak.py --flips 1 --frozen 1 --write flips-and-stops
-	@if [ -e tests/fuzz.py ]; then $(BIN)/python tests/fuzz.py; fi
+	@if [ -e tests/fuzz.py ]; then $(BIN)/python tests/soak.py --write odd-input \
+	  --figures-of "tests/fuzz.py --command-lines 2000 --folders 2000 --json"; fi
 
 lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
 	$(BIN)/$(LOCKED) --requirement requirements/tools.txt

@@ -24,6 +24,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -508,7 +509,12 @@ def main() -> int:
     parser.add_argument("--flips", type=int, metavar="STRIDE", help="turn over every STRIDE-th bit of a run's files")
     parser.add_argument("--frozen", type=int, metavar="STRIDE", help="stop at every call, and one in STRIDE elsewhere")
     parser.add_argument("--write", metavar="SECTION", help="of results/reliability.json")
+    parser.add_argument(
+        "--figures-of", metavar="SCRIPT", help="a script that prints its figures as JSON, to write these"
+    )
     asked = parser.parse_args()
+    if asked.figures_of:
+        return figures_of(shlex.split(asked.figures_of), asked.write)
     memory = Path("/dev/shm")  # where an fsync costs nothing
     where = memory if os.access(memory, os.W_OK) else None
     folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="warpsac-soak-", dir=where)))
@@ -533,6 +539,14 @@ def main() -> int:
     if not bad:
         shutil.rmtree(folder)
     return int(bad > 0)
+
+
+def figures_of(words: Sequence[str], section: str) -> int:
+    """Run a script that attacks something else, and put what it prints into the results; its exit code."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, text=True, env=environment)
+    record(section, {"command": ["python", *words], **json.loads(done.stdout)})
+    return done.returncode
 
 
 def summary(tallies: Mapping[str, Tally]) -> dict[str, Any]:

@@ -505,3 +505,13 @@ def test_examples_in_python_use_what_there_is():
                     assert [function for function in used if not hasattr(found, function)] == [], page.name
                     imported += 1
     assert imported >= 3
+
+
+def test_reliability_is_what_the_soak_found():
+    """The sections of kills: what the docs add up, and no run that was lost."""
+    found = json.loads((ROOT / "results/reliability.json").read_text())
+    kills = [section for name, section in found.items() if name.startswith("kills")]
+    total = {name: sum(section[name] for section in kills) for name in ("kills", "errors", "runs", "losses")}
+    said = f"{total['kills']:,} kills and {total['errors']:,} errors in {total['runs']:,} runs, nothing lost"
+    assert said in " ".join((ROOT / "docs/checkpoints.md").read_text().split())
+    assert total["losses"] == sum(section["tracebacks"] for section in kills) == 0
