@@ -227,6 +227,8 @@ def main(*words: str) -> int:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path, "Ant-v4", "warpsac-l", 1, along(0.0, -1.5))
+    damaged = write_run(tmp_path, "Ant-v4", "warpsac-l", 2, along(0.0), name="damaged")
+    (damaged / "metrics.jsonl").write_text("no row\n")
     assert main(str(tmp_path)) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].split()[:3] == ["task", "runs", "seeds"]
@@ -234,7 +236,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ant.split()[:6] == ["Ant-v4", "warpsac-l", "1", "+0.00", "-1.50", "amber"]
     own, theirs = f"{ANT.mean[1] - 1.5 * ANT.std[1]:,.0f}", f"{ANT.mean[1]:,.0f} ± {ANT.std[1]:.1f}"
     assert ant.endswith(f"amber  {own}, published {theirs} at 20 %")
-    assert len(out) == 1 + 68 + 4
+    assert len(out) == 1 + 68 + 5
+    assert out.pop(-2).startswith("left out: damaged: ")
     assert out[-2:] == [
         "1 of 68 tasks run, in 1 group of runs: 1 amber",
         f"scoreboard: {tmp_path / 'report/scoreboard.md'}",

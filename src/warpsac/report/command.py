@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,35 +85,13 @@ def command(asked: ReportOptions) -> int:
     return 1 if found and not any(run.group for run in found) else 0  # 1: not one of them can be read
 
 
-def _scoreboard(found: Sequence[runs.Run], out: Path, asked: ReportOptions) -> int:
-    """Write the table and say where it is."""
-    if asked.title is not None:
-        raise UserError("--title has no effect with --scoreboard: leave it out")
-    lines = scoreboard.scoreboard(found)
-    text, rows = scoreboard.markdown(lines), list(scoreboard.rows(lines))
-    if out.suffix == ".md":
-        written = out
-        _write_files(out.parent, {out.name: scoreboard.inserted(read_text(out), text, str(out))})
-    else:
-        written = out / "scoreboard.md"
-        _write_files(out, {written.name: text, "scoreboard.csv": tables.csv_text(scoreboard.COLUMNS, iter(rows))})
-    if asked.json:
-        print(json.dumps([dict(zip(scoreboard.COLUMNS, row, strict=True)) for row in rows]))
-    else:
-        console = Console(soft_wrap=True)
-        for line in scoreboard.terminal(lines):
-            console.print(line)
-        print(f"scoreboard: {written}")
-    return 0
-
-
 def write(study: Study, out: Path, title: str, is_published: bool = False) -> Path:
     """Write the page and the tables to `out`; returns the path of the page."""
     _write_files(out, {PAGE: page.render(study, title, is_published)} | tables.csv_files(study))
     return out / PAGE
 
 
-def _write_files(out: Path, files: Mapping[str, str]) -> None:
+def _write_files(out: Path, files: dict[str, str]) -> None:
     path = out / next(iter(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -168,3 +145,26 @@ def summary_lines(study: Study) -> list[str]:
             tasks = "1 task" if len(comparison.tasks) == 1 else f"{len(comparison.tasks)} tasks"
             lines.append(f"{scope.name}: score-step AUC over {tasks}: {values}")
     return lines
+
+
+def _scoreboard(found: list[runs.Run], out: Path, asked: ReportOptions) -> int:
+    """Write the table and say where it is."""
+    if asked.title is not None:
+        raise UserError("--title has no effect with --scoreboard: leave it out")
+    lines = scoreboard.scoreboard(found)
+    text, rows = scoreboard.markdown(lines), list(scoreboard.rows(lines))
+    if out.suffix == ".md":
+        written = out
+        _write_files(out.parent, {out.name: scoreboard.inserted(read_text(out), text, str(out))})
+    else:
+        written = out / "scoreboard.md"
+        _write_files(out, {written.name: text, "scoreboard.csv": tables.csv_text(scoreboard.COLUMNS, iter(rows))})
+    if asked.json:
+        print(json.dumps([dict(zip(scoreboard.COLUMNS, row, strict=True)) for row in rows]))
+    else:
+        console = Console(soft_wrap=True)
+        for line in scoreboard.terminal(lines):
+            console.print(line)
+        left_out = [f"left out: {run.name}: {run.detail}" for run in found if run.status == "damaged"]
+        print(*left_out, f"scoreboard: {written}", sep="\n")
+    return 0
