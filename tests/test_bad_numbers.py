@@ -16,11 +16,11 @@ from runs import OwnPoint, tiny, tiny_ppo
 from warpsac import cli
 from warpsac.config.loading import check_ranges, override
 from warpsac.config.schema import Config
-from warpsac.envs.contract import EnvSpec
+from warpsac.envs.observations import layout_of
 from warpsac.errors import NotNow, TrainingStopped, UserError, shortened
 from warpsac.runs import rowfiles
 from warpsac.training import start
-from warpsac.types import LARGEST_OBS, LARGEST_REWARD, ObsViews
+from warpsac.types import LARGEST_OBS, LARGEST_REWARD
 
 
 def line_of(capsys: pytest.CaptureFixture[str], words: list[str], code: int = 2) -> str:
@@ -98,11 +98,10 @@ def test_what_a_message_quotes_is_short() -> None:
 # --- environments
 
 
-@pytest.mark.parametrize("sizes", [(0, 1), (2, 0)])
-def test_no_kind_of_environment_has_empty_spaces(sizes: tuple[int, int]) -> None:
-    """Each kind says so of its own; this holds for all of them, whoever wrote it."""
-    with pytest.raises(UserError, match=r"^nothing: (observation|action) has no numbers$"):
-        EnvSpec("nothing", "jax", 1, ObsViews(sizes[0], sizes[0]), sizes[1], (), (), None)
+def test_a_vector_without_numbers() -> None:
+    """Of a JAX or torch environment; those of gymnasium are in test_check_env."""
+    with pytest.raises(UserError, match=r"^observation has no numbers$"):
+        layout_of(0)
 
 
 class Hostile(OwnPoint):

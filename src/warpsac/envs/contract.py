@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import TrainingStopped
 from warpsac.types import ObsViews, Restart, StepResult
 
 
@@ -55,12 +55,6 @@ class EnvSpec:
     """Versions of the simulator's packages."""
     impl: str | None = None
     """The physics implementation, where `env.impl` leaves a choice."""
-
-    def __post_init__(self) -> None:
-        sizes = {"observation": self.views.actor_dim, "critic's observation": self.views.critic_dim}
-        for what, size in (sizes | {"action": self.action_dim}).items():
-            if size < 1:
-                raise UserError(f"{self.task}: {what} has no numbers")
 
 
 class SimulatorFailed(TrainingStopped):
