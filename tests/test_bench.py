@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from benches import END, FULL, HALF, Script, cell_of, leave, write_suite
-from runs import tiny
+from runs import assert_same_run, tiny, tiny_ppo
 from warpsac import cli
 from warpsac.bench import local, suite, worker
 from warpsac.bench.board import Board, Row, summarise, table_of
@@ -24,7 +24,7 @@ from warpsac.bench.command import BenchOptions, command, load_suite
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
 from warpsac.bench.on_ray import ChangeReader, write_changes
 from warpsac.bench.scheduler import Job, Scheduler
-from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_of
+from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_in, states_of
 from warpsac.bench.worker import parts_of
 from warpsac.config.loading import to_json
 from warpsac.config.schema import Config
@@ -32,7 +32,7 @@ from warpsac.errors import ConfigError, NotNow, TrainingStopped, UserError
 from warpsac.report.groups import Group
 from warpsac.report.missing import Missing, find_missing, find_plans
 from warpsac.report.runs import collect
-from warpsac.runs import files, rowfiles, run_folder
+from warpsac.runs import checkpoint, files, rowfiles, run_folder
 from warpsac.runs.bench_plan import PLAN, Planned, read_plan, write_plan
 from warpsac.training import start as training
 
@@ -96,6 +96,41 @@ def test_seeds_killed_in_their_first_checkpoint_stay_together(tmp_path: Path) ->
     (run / "metrics.jsonl").write_text("")  # not as far as the others: of another program
     parts = parts_of(states_of(tmp_path, cell))
     assert [[state.seed for state in part] for part in parts] == [[2, 3], [1]]
+
+
+def test_seeds_killed_in_their_last_checkpoint_stay_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None
+) -> None:
+    """The first has saved its last step, the second has not; resumed alone it would differ in the last bits."""
+    reference = tiny_ppo(tmp_path / "reference", seeds=(1, 2), total_steps=90)
+    assert worker.run(reference) == 0
+    config, save = dataclasses.replace(reference, out=str(tmp_path / "killed")), checkpoint.save
+
+    def killed(folder: Path, step: int, *rest: Any) -> Path:
+        if step == 90 and "seed2/checkpoints" in str(folder):
+            raise SystemExit
+        return save(folder, step, *rest)
+
+    monkeypatch.setattr(checkpoint, "save", killed)
+    with pytest.raises(SystemExit):
+        worker.run(config)
+    monkeypatch.setattr(checkpoint, "save", save)
+    states = states_in(tmp_path / "killed", config, config.seeds)
+    assert [(state.status, state.saved) for state in states] == [("interrupted", [45, 90]), ("interrupted", [45])]
+    assert worker.run(config) == 0
+    for seed in config.seeds:
+        run, other = (folder_of(tmp_path / name, config, seed) for name in ("killed", "reference"))
+        assert_same_run(run, other)
+    states = states_in(tmp_path / "killed", config, config.seeds)
+    assert [(state.status, state.saved) for state in states] == [("finished", [45, 90])] * 2
+    # Of two programs: one that is finished stays so.
+    shutil.rmtree(states[1].folder)
+    assert training.train(dataclasses.replace(config, seeds=(2,), stop_at=45)).finished
+    monkeypatch.setattr(checkpoint, "save", killed)
+    with pytest.raises(SystemExit):
+        training.resume([states[1].folder], stop_at=90)
+    states = states_in(tmp_path / "killed", config, config.seeds)
+    assert [state.status for state in states] == ["finished", "interrupted"]
 
 
 def test_folders_in_which_nothing_happened_are_made_again_together(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from warpsac.runs import checkpoint, run_folder
 
 Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
 
+NOT_SAVED = "its last step is not saved"
+
 # Sections in which a run may differ from its plan: where and how much is written, and with which seeds.
 FREE = ("seeds", "out", "name", "log", "checkpoint")
 
@@ -60,14 +62,37 @@ def state_of(folder: Path, seed: int) -> RunState:
     state = RunState(seed, folder, status, detail, run.reached, result)
     # Killed between its last evaluation and its last checkpoint. Without any checkpoint: they were removed later.
     if status == "finished" and state.saved and state.saved[-1] < run.reached:
-        return dataclasses.replace(state, status="interrupted", detail="its last step is not saved")
+        return dataclasses.replace(state, status="interrupted", detail=NOT_SAVED)
     return state
+
+
+def states_in(cell_folder: Path, config: Config, seeds: Sequence[int]) -> list[RunState]:
+    """The states of some seeds. A program saves one after the other: if it was killed when some had saved their last
+    step, these are not finished either, so that all continue together from the step that all have."""
+    states = [state_of(folder_of(cell_folder, config, seed), seed) for seed in seeds]
+    behind = [state for state in states if state.detail == NOT_SAVED]
+    return [
+        dataclasses.replace(state, status="interrupted", detail="another seed's last step is not saved")
+        if state.status == "finished" and any(_of_one_program(state, other) for other in behind)
+        else state
+        for state in states
+    ]
+
+
+def _of_one_program(done: RunState, behind: RunState) -> bool:
+    """Whether both have the checkpoint before the last from one program: all its seeds are saved at one time."""
+    step = behind.saved[-1]
+    try:
+        found = [checkpoint.find(state.folder / run_folder.CHECKPOINTS, step) for state in (done, behind)]
+        times = [checkpoint.load(paths[0], ()).info["seconds"] for paths in found if paths]
+    except (UserError, KeyError):
+        return False
+    return len(times) == 2 and times[0] == times[1] and done.reached == behind.reached
 
 
 def states_of(bench: Path, cell: Cell, seeds: Sequence[int] | None = None) -> list[RunState]:
     """The states of these seeds of the cell; default: all of them."""
-    chosen = cell.config.seeds if seeds is None else seeds
-    return [state_of(folder_of(bench / cell.name, cell.config, seed), seed) for seed in chosen]
+    return states_in(bench / cell.name, cell.config, cell.config.seeds if seeds is None else seeds)
 
 
 def saved_steps(states: Sequence[RunState]) -> int:

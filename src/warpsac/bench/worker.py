@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from warpsac.bench.state import RunState, folder_of, state_of
+from warpsac.bench.state import RunState, folder_of, states_in
 from warpsac.config.loading import from_json
 from warpsac.config.schema import Config
 from warpsac.envs import modules
@@ -178,7 +178,7 @@ def run(config: Config) -> int:
     for path in folders.values():
         _remove_half_made(path)
     devices.use_compilation_cache()
-    for part in parts_of([state_of(path, seed) for seed, path in folders.items()]):
+    for part in parts_of(states_in(Path(config.out), config, config.seeds)):
         if part[0].begun:
             outcome = training.resume([state.folder for state in part])
         else:
