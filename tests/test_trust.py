@@ -23,7 +23,7 @@ import runs
 import warpsac
 from warpsac.cli import main, train_config
 from warpsac.deploy.sim2sim.robot import require_own_files
-from warpsac.envs import modules, paths
+from warpsac.envs import modules
 from warpsac.errors import UserError
 from warpsac.runs import curve
 from warpsac.training import start
@@ -50,7 +50,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> 
     """An empty current folder with a module that the user has named, whose environment does as it is told."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(modules, "_named", set())
-    monkeypatch.setattr(paths, "_named", set())
+    monkeypatch.setattr(modules, "_named_paths", set())
     folder = tmp_path / "here"
     folder.mkdir()
     (tmp_path / "library").mkdir()
@@ -138,10 +138,10 @@ def test_a_path_that_is_repeated_is_used(stranger: Callable[..., Path], here: Pa
     words = [str(run) if word == "RUN" else word for word in COMMANDS[command]]
     assert main([*words, "--path", str(here / "asked")]) == 0
     assert (here / "asked").exists()
-    if command == "config":  # trained with it: the user's own run needs no --path later
+    if command != "eval":  # trained with it: no run needs --path for it later
         (here / "asked").unlink()
-        paths._named.clear()
-        assert main(["eval", str(here / "runs" / "new"), "--episodes", "1"]) == 0
+        modules._named_paths.clear()
+        assert main(["eval", str(here / "runs" / "new" if command == "config" else run), "--episodes", "1"]) == 0
         assert (here / "asked").exists()
 
 
@@ -306,7 +306,7 @@ def test_an_own_run_needs_nothing_named_again(here: Path, trained: Path, monkeyp
     place = modules.trusted_file()
     assert {str(mirror), str(trained)} <= set(modules.trusted())
     assert (place.stat().st_mode & 0o777, place.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    paths._named.clear()
+    modules._named_paths.clear()
     monkeypatch.chdir(here.parent)
     assert main(["train", "--config", str(here / done.runs[0]), "--name", "again", "--stop-at", "30"]) == 0
     place.unlink()
@@ -345,15 +345,15 @@ def test_a_list_that_others_can_write_is_not_used(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     modules.keep({"/a": "/a"})
-    assert paths.is_named("/a")
+    assert modules.is_named_path("/a")
     modules.trusted_file().chmod(0o664)
-    assert not paths.is_named("/a")
-    assert not paths.is_named("/a")
+    assert not modules.is_named_path("/a")
+    assert not modules.is_named_path("/a")
     assert capsys.readouterr().err.count("not used, as others could write to it") == 1  # said once
     modules.trusted_file().chmod(0o600)
-    assert paths.is_named("/a")
+    assert modules.is_named_path("/a")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    assert not paths.is_named("/a")
+    assert not modules.is_named_path("/a")
 
 
 @pytest.mark.parametrize("content", ["[]", '{"a": 1, "b": [2]}', "[" * 100_000, "\udcff", '{"a"'])

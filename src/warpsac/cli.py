@@ -20,7 +20,7 @@ from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.resumable import CHANGEABLE
 from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, EvalConfig, LogConfig, Positive
-from warpsac.envs import modules, paths, registry
+from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError
@@ -60,6 +60,7 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   module:TASK                 imports the module that registers TASK (also: --module MODULE)
   module:make_env             an environment of your own: a class or a function that makes it
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
+  --path PATH                 a path in the file of --config that may be used
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
@@ -189,7 +190,7 @@ def _train(words: list[str]) -> int:
         asked, settings = resume_options(words)
         devices.use_compilation_cache()
         modules.use(asked.module)
-        paths.name(asked.path)
+        modules.name_paths(asked.path)
         return _end_of_training(
             training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
         )
@@ -222,7 +223,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that the words of a train command describe, and the line that explains its variant."""
     named, words = _without_all(words, "--module")
     modules.use(named)
-    paths.name(words)
+    modules.name_paths(words)
     words = _without_all(words, "--path")[1]
     changes, words = _task_config(words)
     saved, rest = _without(words, "--config")
@@ -263,12 +264,12 @@ def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tu
         reason = in_words(error) if isinstance(error, OSError) else "not a text file"
         raise UserError(f"--config {path}: {reason}") from None
     saved = from_json(text, str(path))
-    left_out, env = paths.without_folders(saved.env, str(path))
+    left_out, env = modules.without_folders(saved.env, str(path))
     elsewhere, saved = saved.out, dataclasses.replace(saved, env=env, out=Config.out)  # where to write, the user says
     more = registry.task_config_of(saved.task, saved.simulator, changes)
     saved = dataclasses.replace(saved, task_config={**saved.task_config, **more})
     config = parse(Config, words, "warpsac train --config FILE", default=saved, description=TRAIN_HELP)
-    paths.require(dataclasses.asdict(config), str(path), *paths.FIELDS, paths.OWN)
+    modules.require_paths(dataclasses.asdict(config), str(path), *modules.PATHS, modules.OWN)
     if elsewhere not in (Config.out, config.out):
         left_out.append(f"out = {elsewhere!r}: only {path} names it, so {config.out} is used; --out chooses another")
     return validate(config), "\n".join([f"variant {config.variant}: as in {path}", *left_out])

@@ -23,7 +23,7 @@ from warpsac.bench.state import RunState, require_as_planned
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
-from warpsac.envs import modules, paths, registry
+from warpsac.envs import modules, registry
 from warpsac.envs.task_list import obstacle
 from warpsac.errors import ConfigError, UserError
 from warpsac.report.numerals import plain
@@ -97,7 +97,7 @@ def command(asked: BenchOptions) -> int:
 def load_suite(asked: BenchOptions) -> Suite:
     assert asked.suite is not None
     modules.use([*asked.module, *(name for name in asked.tasks or () if ":" in name)])
-    paths.name(asked.path)
+    modules.name_paths(asked.path)
     if asked.suite in BUILT_IN:
         name, grids = asked.suite, BUILT_IN[asked.suite].grids
     elif asked.suite.endswith((".yaml", ".yml")) or Path(asked.suite).is_file():

@@ -14,7 +14,7 @@ from typing import Any
 
 from warpsac.config.profiles import PROFILES, VARIANTS
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import paths, registry
+from warpsac.envs import modules, registry
 from warpsac.envs.registry import configure
 from warpsac.envs.tasks import EXTRAS, benchmark_tasks
 from warpsac.errors import ConfigError, UserError
@@ -128,7 +128,7 @@ class Grid:
                 raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
             return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
 
-        paths.require(own, self.where or "the suite", *paths.FIELDS, paths.OWN)
+        modules.require_paths(own, self.where or "the suite", *modules.PATHS, modules.OWN)
         try:
             return made(merged(self.asked, own))
         except UserError as error:

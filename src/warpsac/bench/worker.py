@@ -28,7 +28,7 @@ from typing import Literal
 from warpsac.bench.state import RunState, folder_of, state_of
 from warpsac.config.loading import from_json
 from warpsac.config.schema import Config
-from warpsac.envs import modules, paths
+from warpsac.envs import modules
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.runs import run_folder
 from warpsac.runs.files import require_writable
@@ -220,7 +220,7 @@ def main() -> int:
         config = from_json(json.dumps(request["config"]), "request")
         # Allowed: the bench has looked the task up, and checked the paths.
         modules.use([config.task] if ":" in config.task else [], search_here=False)
-        paths.name(text for _, text in paths.of(request["config"]))
+        modules.name_paths(text for _, text in modules.paths_of(request["config"]))
         return run(config)
     except (UserError, TrainingStopped) as error:
         message = error.in_a_bench() if isinstance(error, OtherSettings) else error

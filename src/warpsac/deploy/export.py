@@ -25,7 +25,7 @@ from warpsac.deploy.sim2sim.policy import open_session
 from warpsac.deploy.sim2sim.reference import Reference
 from warpsac.deploy.sim2sim.robot import Simulated
 from warpsac.deploy.sim2sim.walk import walk
-from warpsac.envs import contract, modules, paths, registry
+from warpsac.envs import contract, modules, registry
 from warpsac.envs.deploy_contract import ASSETS, Deployment, Motion
 from warpsac.envs.motion import read_clip
 from warpsac.envs.registry import has_effect
@@ -89,7 +89,7 @@ class Exported(NamedTuple):
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
-    paths.name(asked.path)
+    modules.name_paths(asked.path)
     done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion, asked.step)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
@@ -115,7 +115,7 @@ def export(
 ) -> Exported:
     """Write a policy of a run into a new folder, or refuse and write nothing."""
     folder, policy = run_folder.open_run(run), load_policy(run, step)
-    folder.require_named(paths.OWN)
+    folder.require_named(modules.OWN)
     for note in () if without_robot else folder.follow(motion):
         print(note, file=sys.stderr)
     target = Path(out) if out is not None else free_name(folder.path / "export")

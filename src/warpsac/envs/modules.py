@@ -1,4 +1,4 @@
-"""Which modules a task's name may import.
+"""Which modules and paths are used that a saved file names.
 
 `my_package:Task-Id` names code. A user who types it, on the command line or in a program, has named that code. A saved
 file (a run folder, a suite) may come from somebody else, so a name in it imports nothing by itself: the module must
@@ -6,28 +6,40 @@ be named by the user too (`--module my_package`), confirmed at a prompt, or have
 confirmed before is kept in a list of the user's, with the place of its code: another module of that name is not it.
 
 A class or function that makes an environment (`my_package:make_env`) is called, so it is allowed by its full name.
-`paths` keeps the same rule for files and folders, in the same list.
+
+A path in a saved file (a motion, a checkout, a run to start from, a text of the task's own config) is used only if the
+user has named it as well: on the command line (`--path`, or the setting's own option), at a prompt, or when training
+with it before. It is kept in the same list, as an absolute path. Nothing looks at a path that is not allowed, not even
+at whether it exists.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import importlib
 import importlib.util
 import json
 import os
+import shlex
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warpsac.config.loading import absolute
+from warpsac.config.schema import EnvConfig
 from warpsac.errors import UserError, in_a_line
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
+_named_paths: set[str] = set()  # absolute
+FOLDERS = ("menagerie", "humanoidbench")  # settings of `env` that environment variables name as well
+PATHS = ("env.motion", *(f"env.{name}" for name in FOLDERS), "init_from", "learner.symmetry")
+OWN = "task_config"  # the task's own config, in which any text may be a path
 
 
 def trusted_file() -> Path:
@@ -221,3 +233,86 @@ def _import(module: str, name: str) -> ModuleType:
         return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
         raise UserError(f"{what}cannot import module '{module}' ({in_a_line(error)})") from error
+
+
+# --- paths
+
+
+def name_paths(words: Iterable[str]) -> None:
+    """Allow the paths that the user gives here and now; as words of a command line also `--option=PATH`."""
+    for word in words:
+        _named_paths.update(absolute(text) for text in (word, word.partition("=")[2]) if text)
+
+
+def is_named_path(path: str) -> bool:
+    """Whether the user has named the path, here and now or before."""
+    place = absolute(path)
+    return place in _named_paths or trusted().get(place) == place
+
+
+def remember_paths(settings: Mapping[str, Any]) -> None:
+    """Keep what the settings of a run name, so that the run needs no --path later."""
+    found = [text for _, text in paths_of(settings)]
+    for text in filter(_names_code, found):
+        remember(text)
+    keep({(place := absolute(text)): place for text in found if not _names_code(text)})
+
+
+def require_paths(settings: Mapping[str, Any], where: str, *fields: str) -> None:
+    """Refuse paths, and names of code, that only the file `where` names; `fields`: those that are about to be used."""
+    for field, text in paths_of(settings):
+        if field.partition(".")[0] not in fields and field not in fields:
+            continue
+        if is_named_path(text) or (_names_code(text) and is_named(text)):
+            continue
+        what, option = ("code", "--module") if _names_code(text) else ("a path", "--path")
+        said = f"{field} = {text!r}: {what} that only {where} names"
+        if confirmed(f"{said}."):
+            name_paths([text])
+            remember_paths({OWN: {"": text}})
+            continue
+        add = f"add {option} {shlex.quote(text)}" if text.isprintable() else f"name it with {option}"
+        raise UserError(f"{said}, so it is not used: if you trust it, {add}")
+
+
+def without_folders(env: EnvConfig, where: str) -> tuple[list[str], EnvConfig]:
+    """The settings without folders that only `where` names, which may be found otherwise; and a line for each."""
+    unnamed = {
+        name: given for name in FOLDERS if (given := getattr(env, name)) is not None and not is_named_path(given)
+    }
+    lines = [
+        f"env.{name} = {given!r}: only {where} names it, so it is not used; --path allows it"
+        for name, given in unnamed.items()
+    ]
+    absent: dict[str, Any] = dict.fromkeys(unnamed)
+    return lines, dataclasses.replace(env, **absent)
+
+
+def paths_of(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The settings that name a path, or code in the task's own config: field and text."""
+    for field, value in _texts("", settings):
+        named = field in PATHS and not (field == "learner.symmetry" and value in ("off", "auto"))
+        if named or (field.startswith(f"{OWN}.") and (_looks_like_path(value) or _names_code(value))):
+            yield field, value
+
+
+def _texts(field: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield field, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(f"{field}.{key}" if field else str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(field, inner)
+
+
+def _looks_like_path(text: str) -> bool:
+    """Whether a text leads to a file: out of the current folder, or to something in it."""
+    return os.sep in text or text.startswith("~") or (os.altsep or os.sep) in text or os.path.lexists(text)
+
+
+def _names_code(text: str) -> bool:
+    """`my_package.module:make_env`, which an environment may import."""
+    module, colon, function = text.partition(":")
+    return bool(colon) and function.isidentifier() and all(word.isidentifier() for word in module.split("."))

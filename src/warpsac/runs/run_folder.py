@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from warpsac.config.loading import absolute, from_json, to_json
 from warpsac.config.resumable import Changes, differences
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import motion, paths
+from warpsac.envs import modules, motion
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, write_atomically
@@ -130,10 +130,10 @@ class RunFolder:
     @property
     def env(self) -> EnvConfig:
         """The simulator's settings to watch and evaluate a policy on this machine: the run may have been copied from
-        one with other folders, or with the physics of a GPU. Folders that only the run names are left out (`paths`)."""
-        _, env = paths.without_folders(self.config.env, str(self.path / CONFIG))
+        one with other folders, or with the physics of a GPU. What only the run names is left out (`modules`)."""
+        _, env = modules.without_folders(self.config.env, str(self.path / CONFIG))
         gone: dict[str, Any] = {
-            name: None for name in paths.FOLDERS if not Path(absolute(getattr(env, name) or os.devnull)).is_dir()
+            name: None for name in modules.FOLDERS if not Path(absolute(getattr(env, name) or os.devnull)).is_dir()
         }
         impl: Any = "auto" if env.impl == "warp" else env.impl
         return dataclasses.replace(env, impl=impl, **gone)
@@ -144,12 +144,12 @@ class RunFolder:
 
         Only a resume records where the motion is now.
         """
-        notes, _ = paths.without_folders(self.config.env, str(self.path / CONFIG))
+        notes, _ = modules.without_folders(self.config.env, str(self.path / CONFIG))
         if moved is not None:
-            paths.name([moved])
+            modules.name_paths([moved])
             env = dataclasses.replace(self.config.env, motion=absolute(moved))
             self.config = dataclasses.replace(self.config, env=env)
-        self.require_named("env.motion", paths.OWN)
+        self.require_named("env.motion", modules.OWN)
         path = self.config.env.motion
         if path is None:
             return notes
@@ -162,7 +162,7 @@ class RunFolder:
 
     def require_named(self, *fields: str) -> None:
         """Refuse paths of these settings that only this folder names."""
-        paths.require(dataclasses.asdict(self.config), str(self.path / CONFIG), *fields)
+        modules.require_paths(dataclasses.asdict(self.config), str(self.path / CONFIG), *fields)
 
     @property
     def meta(self) -> dict[str, Any]:

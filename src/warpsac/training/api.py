@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsac.envs import paths as named
+from warpsac.envs import modules
 from warpsac.envs.names import bring
 from warpsac.envs.registry import configure
 from warpsac.errors import UserError
@@ -60,7 +60,7 @@ def resume(
     runs' settings that may be used, where only the runs name them. `settings` are fields of `Config` that may change:
     eval={"every": 50_000}, a larger total_steps.
     """
-    named.name(map(str, paths))
+    modules.name_paths(map(str, paths))
     folders = [runs] if isinstance(runs, (Path, str)) else runs
     if env is not None and folders:
         bring(env, open_run(folders[0]).config.task)

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from warpsac.config.schema import Count, PolicyStep, Seed
-from warpsac.envs import modules, paths, registry
+from warpsac.envs import modules, registry
 from warpsac.runs import run_folder
 from warpsac.training import devices, evaluate
 from warpsac.training.episodes import Episode
@@ -46,7 +46,7 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
-    paths.name(asked.path)
+    modules.name_paths(asked.path)
     for note in run.follow(asked.motion):
         print(note, file=sys.stderr)
     modules.use(asked.module)

@@ -14,7 +14,7 @@ from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.profiles import recipe_notes
 from warpsac.config.schema import PPO, Config
-from warpsac.envs import modules, motion, paths, registry
+from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
@@ -47,7 +47,7 @@ def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
         motion.clip_files(config.env.motion)  # before a simulator is imported
     with prepared(config, [*notes, *recipe_notes(config)]) as loop:
         modules.remember(config.task)
-        paths.remember(dataclasses.asdict(config))
+        modules.remember_paths(dataclasses.asdict(config))
         return loop.run()
 
 
@@ -80,6 +80,10 @@ def resume(
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
         with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
+            modules.remember(config.task)
+            modules.remember_paths(
+                {"env": {"motion": config.env.motion}, modules.OWN: config.task_config}
+            )  # what was checked
             return loop.run()
 
 

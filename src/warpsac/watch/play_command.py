@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from warpsac.config.schema import Count, EnvConfig, PolicyStep, Seed
-from warpsac.envs import modules, paths, registry
+from warpsac.envs import modules, registry
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.training import devices
@@ -59,7 +59,7 @@ def command(asked: PlayOptions) -> int:
         raise UserError(f"--step {asked.step}: only a policy has one: leave it out with --agent {asked.agent}")
     devices.use_compilation_cache()
     modules.use(asked.module)
-    paths.name(asked.path)
+    modules.name_paths(asked.path)
     agent: Any = asked.agent
     env: EnvConfig | None = None
     out = Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
