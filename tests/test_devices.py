@@ -234,7 +234,7 @@ def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
 def filled(spec: RingSpec, count: int, devices: int) -> tuple[dict[str, np.ndarray], list[HostRing]]:
     """A ring on so many devices after `count` steps, each number of it different, and its parts."""
     rng = np.random.default_rng(7)
-    part = sharded.part_of(spec, devices)
+    part = spec.part(devices)
     first = rng.normal(size=(1, spec.num_envs, spec.obs_dim)).astype(np.float32)
     cut = lambda array: np.split(array, devices, axis=1)
     parts = [HostRing.init(part, obs) for obs in cut(first)]
@@ -275,7 +275,7 @@ def test_a_saved_ring_holds_the_same_on_another_number_of_devices(before: int, n
     spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=160)
     saved, parts = filled(spec, count, before)
     state = join_seeds(spec, [saved], "here", now)
-    part = sharded.part_of(spec, now)
+    part = spec.part(now)
     pieces = []
     for d in range(now):
         cut = lambda array, axis, d=d: array if axis is None else np.split(array, now, axis=axis)[d]
@@ -293,7 +293,7 @@ def test_a_table_that_is_too_small_lets_the_oldest_steps_go() -> None:
     assert saved["final_count"] > 16
     state = join_seeds(spec, [saved], "here", 2)
     pieces = [
-        HostRing(sharded.part_of(spec, 2), replay.Ring(*(
+        HostRing(spec.part(2), replay.Ring(*(
             array if axis is None else np.split(array, 2, axis=axis)[d]
             for array, axis in zip(state, sharded.PARTS, strict=True)
         )))

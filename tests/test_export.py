@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import walker
-from runs import tiny
+from runs import tiny, untied
 from warpsac import cli
 from warpsac.agents import networks
 from warpsac.agents.ppo import learner as ppo
@@ -170,7 +170,8 @@ def test_what_the_file_looks_like() -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = tiny(tmp_path_factory.mktemp("runs"), stop_at=90, eval={"every": 90})
-    return training.train(config).runs[0]
+    with untied():
+        return training.train(config).runs[0]
 
 
 def test_export_of_any_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

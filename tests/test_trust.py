@@ -70,7 +70,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curve, "write_curve", lambda *arguments: None)
         config = runs.tiny(tmp_path_factory.mktemp("trained"), **SETTINGS, stop_at=75, name="run")
-        return start.train(config).runs[0]
+        with runs.untied():
+            return start.train(config).runs[0]
 
 
 @pytest.fixture

@@ -35,6 +35,31 @@ def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:
     return single
 
 
+# --- the device axis
+
+
+def over_devices(function: Callable[..., Any], mesh: Mesh | None, inputs: Any, outputs: Any) -> Callable[..., Any]:
+    """The function of one device's part applied on all devices; without a mesh, the function itself.
+
+    `inputs` and `outputs` say how arguments and results are divided; results that are not must be equal everywhere.
+    """
+    if mesh is None:
+        return function
+    return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+
+def own_keys(keys: Array, mesh: Mesh | None) -> Array:
+    """Within `over_devices`: keys of this device alone, of the same shape."""
+    if mesh is None:
+        return keys
+    (axis,) = mesh.axis_names
+    flat = jax.vmap(lambda key: jax.random.fold_in(key, jax.lax.axis_index(axis)))(keys.reshape(-1))
+    return flat.reshape(keys.shape)
+
+
+# --- trees of all seeds, random streams
+
+
 def stacked(parts: Sequence[Any]) -> Any:
     """The trees of all seeds as one with a leading seed axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)

@@ -12,13 +12,8 @@ table, and, for the two counters of each seed, device after device. Slots in `en
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
-
-import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from warpsac.replay.ring import VOID, Ring, RingSpec
 
@@ -35,32 +30,6 @@ def along(axis: int | None) -> PartitionSpec:
 RING = Ring(*map(along, PARTS))
 
 
-def part_of(spec: RingSpec, devices: int) -> RingSpec:
-    """The sizes of one device's part."""
-    if devices == 1:
-        return spec
-    envs = spec.num_envs // devices
-    return replace(spec, num_envs=envs, capacity=spec.ages * envs, final_slots=max(spec.finals // devices, envs))
-
-
-def over_devices(function: Callable[..., Any], mesh: Mesh | None, inputs: Any, outputs: Any) -> Callable[..., Any]:
-    """The function of one device's parts applied on all; without a mesh, the function itself.
-
-    `inputs` and `outputs` say how arguments and results are divided; results that are not must be equal everywhere.
-    """
-    if mesh is None:
-        return function
-    return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-
-
-def own_key(keys: Any, mesh: Mesh | None) -> Any:
-    """Within `over_devices`: keys [...] of this device alone."""
-    if mesh is None:
-        return keys
-    flat = jax.vmap(lambda key: jax.random.fold_in(key, jax.lax.axis_index(AXIS)))(keys.reshape(-1))
-    return flat.reshape(keys.shape)
-
-
 # --- the arrays of one seed, as a checkpoint has them: from one number of devices to another
 
 
@@ -74,7 +43,7 @@ def resharded(saved: dict[str, np.ndarray], spec: RingSpec, before: int, now: in
         return saved
     count, end = int(saved["count"]), np.array(saved["end"])
     steps = _steps_of_rows(count, len(end), spec.rows)
-    old, new = part_of(spec, before), part_of(spec, now)
+    old, new = spec.part(before), spec.part(now)
     oldest = int(np.max(saved["oldest"]))  # what has left replay on one device has left it
     finals = np.zeros((now, new.finals, spec.obs_dim), saved["finals"].dtype)
     final_row = np.full((now, new.finals), -1, np.int32)

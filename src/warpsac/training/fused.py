@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from warpsac.agents.algorithm import Algorithm, over_seeds
+from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import JaxEnv, keeps_running_away
 from warpsac.errors import ConfigError
 from warpsac.replay.ring import Ring
-from warpsac.replay.sharded import RING, along, over_devices
+from warpsac.replay.sharded import RING, along
 from warpsac.training import device_episodes, devices
 from warpsac.training.device_episodes import DeviceEpisodes
 from warpsac.training.episodes import Episode

@@ -22,7 +22,6 @@ from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
 from warpsac.replay.ring import RingSpec
-from warpsac.replay.sharded import part_of
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
@@ -228,7 +227,7 @@ def make_algorithm(
 def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:
     """Where replay lives; NotNow if it, or the learner besides it, fits nowhere."""
     free = devices.free_device_bytes()
-    ring = None if algorithm.ring is None else part_of(algorithm.ring, algorithm.devices)  # of one device
+    ring = None if algorithm.ring is None else algorithm.ring.part(algorithm.devices)  # of one device
     placement: Placement = "device"
     if ring is not None:
         placement = devices.choose_placement(ring, wanted, free, devices.free_host_bytes(), devices.RESERVED_BYTES)

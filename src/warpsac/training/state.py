@@ -21,7 +21,7 @@ from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
-from warpsac.replay.sharded import part_of, resharded
+from warpsac.replay.sharded import resharded
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.training.episodes import Episode
 from warpsac.training.terminal import Display
@@ -236,7 +236,7 @@ def take_seed(ring: Ring, spec: RingSpec, seed: int, devices: int = 1) -> dict[s
 
 def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where: str, devices: int = 1) -> Ring:
     """A ring of NumPy arrays from the snapshots of all its seeds, taken at the same step, for so many devices."""
-    of_part, seeds = part_of(spec, devices), len(parts)
+    of_part, seeds = spec.part(devices), len(parts)
     shapes = spec.arrays._replace(
         finals=((seeds, devices * of_part.finals, spec.obs_dim), spec.storage),
         final_row=((seeds, devices * of_part.finals), "int32"),

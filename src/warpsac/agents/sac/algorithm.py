@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from warpsac.agents.algorithm import (
     AgentState,
@@ -19,7 +19,9 @@ from warpsac.agents.algorithm import (
     RewardScale,
     add_metrics,
     mean_rows,
+    over_devices,
     over_seeds,
+    own_keys,
     stacked,
     stream,
     stream_roots,
@@ -33,7 +35,6 @@ from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
-from warpsac.replay.sharded import over_devices
 from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 METRICS = (
@@ -49,6 +50,7 @@ METRICS = (
 )
 
 
+SAME = PartitionSpec()  # on all devices
 ENVS = sharded.along(1)  # [S, N, ...] and [S, B, ...]: environments and minibatches are divided over devices
 UNROLLED = 8  # updates of the longest round that is not a loop
 
@@ -138,7 +140,7 @@ class Sac:
     @functools.cached_property
     def part(self) -> RingSpec:
         """The sizes of one device's part of the ring."""
-        return sharded.part_of(self.ring, self.devices)
+        return self.ring.part(self.devices)
 
     @functools.cached_property
     def law(self) -> AgeLaw:
@@ -281,10 +283,10 @@ class Sac:
         """The minibatches of one update, from its `sample_keys`."""
 
         def part(ring: Ring, keys: Array) -> Batch:
-            keys, size = sharded.own_key(keys, self.mesh), self.batch_size // self.devices
+            keys, size = own_keys(keys, self.mesh), self.batch_size // self.devices
             return replay.sample(ring, self.part, self.law, keys, size, self.gamma, self.sampler)
 
-        return over_devices(part, self.mesh, (sharded.RING, sharded.along(None)), ENVS)(memory, keys)
+        return over_devices(part, self.mesh, (sharded.RING, SAME), ENVS)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
         return memory.sample(self.law, keys, self.batch_size, self.gamma, self.sampler)
@@ -304,8 +306,7 @@ class Sac:
         """One update of every seed on its minibatch."""
         factor = over_seeds(lambda one: one.factor(self.actor.config.value_limit), self.seeds)(scale)
         one = over_seeds(functools.partial(self.update_one, actor_turn=actor_turn), self.seeds)
-        same = sharded.along(None)
-        everywhere = over_devices(one, self.mesh, (same, self.rows, same, same), same)
+        everywhere = over_devices(one, self.mesh, (SAME, self.rows, SAME, SAME), SAME)
         learner, metrics = everywhere(learner, batch, factor, keys.noise)
         return learner, add_metrics(sums, metrics)
 

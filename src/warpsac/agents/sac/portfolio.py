@@ -31,10 +31,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from warpsac.agents.algorithm import AgentState, Algorithm, MetricSums, RewardScale, over_seeds, stacked
+from warpsac.agents.algorithm import (
+    AgentState,
+    Algorithm,
+    MetricSums,
+    RewardScale,
+    over_devices,
+    over_seeds,
+    own_keys,
+    stacked,
+)
 from warpsac.agents.networks import actor_apply
 from warpsac.agents.sac import learner as sac
-from warpsac.agents.sac.algorithm import Batches, Sac, Streams
+from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams
 from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
 from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
@@ -44,7 +53,6 @@ from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring
-from warpsac.replay.sharded import over_devices
 from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 GOLDEN = np.uint32(2654435769)  # 2^32 / phi
@@ -264,7 +272,7 @@ class Portfolio(Sac):
         size = self.batch_size // self.devices
 
         def part(ring: Ring, keys: Array) -> Batch:
-            keys, places = sharded.own_key(keys, self.mesh), []
+            keys, places = own_keys(keys, self.mesh), []
             for k, law in enumerate(self.laws):
                 words = replay.random_words(keys[:, k], law, size, self.sampler)
                 places.append(replay.indices(ring, self.part, law, words, self.sampler))
@@ -272,7 +280,7 @@ class Portfolio(Sac):
             batch = replay.gather(ring, self.part, age, env, self.gamma)
             return jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
 
-        return over_devices(part, self.mesh, (sharded.RING, sharded.along(None)), self.rows)(memory, keys)
+        return over_devices(part, self.mesh, (sharded.RING, SAME), self.rows)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
         of_arm = [
