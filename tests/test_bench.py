@@ -408,7 +408,7 @@ def test_ray_is_an_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench"]) == 0
-    assert "ablation-swd       24 cells,  120 runs" in capsys.readouterr().out
+    assert "ablation-swd        24 cells,  120 runs" in capsys.readouterr().out
 
 
 def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
