@@ -98,6 +98,10 @@ def test_seeds_killed_in_their_first_checkpoint_stay_together(tmp_path: Path) ->
     assert [[state.seed for state in part] for part in parts] == [[2, 3], [1]]
 
 
+class PowerCut(BaseException):
+    """Nothing is written after it."""
+
+
 def test_seeds_killed_in_their_last_checkpoint_stay_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None
 ) -> None:
@@ -108,11 +112,11 @@ def test_seeds_killed_in_their_last_checkpoint_stay_together(
 
     def killed(folder: Path, step: int, *rest: Any) -> Path:
         if step == 90 and "seed2/checkpoints" in str(folder):
-            raise SystemExit
+            raise PowerCut
         return save(folder, step, *rest)
 
     monkeypatch.setattr(checkpoint, "save", killed)
-    with pytest.raises(SystemExit):
+    with pytest.raises(PowerCut):
         worker.run(config)
     monkeypatch.setattr(checkpoint, "save", save)
     states = states_in(tmp_path / "killed", config, config.seeds)
@@ -127,7 +131,7 @@ def test_seeds_killed_in_their_last_checkpoint_stay_together(
     shutil.rmtree(states[1].folder)
     assert training.train(dataclasses.replace(config, seeds=(2,), stop_at=45)).finished
     monkeypatch.setattr(checkpoint, "save", killed)
-    with pytest.raises(SystemExit):
+    with pytest.raises(PowerCut):
         training.resume([states[1].folder], stop_at=90)
     states = states_in(tmp_path / "killed", config, config.seeds)
     assert [state.status for state in states] == ["finished", "interrupted"]

@@ -214,7 +214,7 @@ WRONG: list[tuple[str, str]] = [
     ("tasks: [7]", "tasks must be names"),
     (
         "{tasks: dmc, variants: [warpsac-x]}",
-        "variant = 'warpsac-x': must be one of warpsac-l, warpsac-a, warpsac-norm-off, flashsac, ppo",
+        "variant = 'warpsac-x': must be one of warpsac-l, warpsac-a, warpsac-norm-off, flashsac, auto, ppo",
     ),
     ("{tasks: dmc, variants: [{label: x}]}", "variant 1: needs `variant`, a name"),
     ("{tasks: dmc, variants: [{variant: flashsac, seed: 1}]}", "variant 1: unknown key 'seed'"),

@@ -143,14 +143,14 @@ OTHER_VALUES: dict[str, Any] = {
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "learner.schedule": "shared",
     "init_from": "earlier", "init_step": "best", "init_with": ("reward-scale",), "learner.symmetry": "auto",
-    "learner.action_rate_weight": 0.5,
+    "learner.action_rate_weight": 0.5, "devices": "all",
     "checkpoint.replay": "never",
     "log.wandb_project": "project", "ppo.rollout_steps": 72, "ppo.minibatches": 9, "ppo.compute": "bfloat16",
     "ppo.actor_hidden": (7, 8), "ppo.critic_hidden": (9,), "ppo.entropy_weight": 0.5, "ppo.desired_kl": 0.5,
 }  # fmt: skip
 FOREIGN = {
-    "sac": ("ppo.",),
-    "ppo": ("replay.", "learner.", "learning_starts", "updates_per_step", "overlap"),
+    "sac": ("ppo.", "auto."),
+    "ppo": ("replay.", "learner.", "auto.", "learning_starts", "updates_per_step", "overlap", "devices"),
 }
 
 
@@ -558,7 +558,9 @@ def test_a_saved_config_brings_its_task(run: Path, capsys: pytest.CaptureFixture
 def test_a_resumed_run_keeps_its_settings(words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, "train", *words.format(run).split())
     assert ": a resumed run keeps its task and settings, except --total-steps, --stop-at, --time-budget, " in said
-    assert said.endswith(", --learner.learning-rate, --learner.final-learning-rate, --eval.*, --checkpoint.*, --log.*")
+    assert said.endswith(
+        ", --learner.learning-rate, --learner.final-learning-rate, --devices, --eval.*, --checkpoint.*, --log.*"
+    )
 
 
 def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: Path) -> None:

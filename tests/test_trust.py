@@ -215,9 +215,10 @@ def test_a_run_that_begins_again_does_not_look_for_another_ones_networks(
 ) -> None:
     run = stranger(task="probe-point", init_from=str(trained))
     assert main(["train", "--resume", str(run), "--stop-at", "75"]) == 0  # what it took is in its checkpoint
-    shutil.rmtree(run / "checkpoints")
-    (run / "metrics.jsonl").unlink()
-    (run / "evaluations.csv").unlink(missing_ok=True)
+    for folder in ("checkpoints", "policies"):
+        shutil.rmtree(run / folder)
+    for file in ("metrics.jsonl", "evaluations.csv", "meta.json"):  # as if it had never been resumed
+        (run / file).unlink(missing_ok=True)
     assert f"init_from = {str(trained)!r}: a path that only" in said_by(["train", "--resume", run], capsys)
     assert main(["train", "--resume", str(run), "--path", str(trained)]) == 0
 

@@ -39,8 +39,6 @@ def resharded(saved: dict[str, np.ndarray], spec: RingSpec, before: int, now: in
     Last observations move to the tables of the devices that get their environments. Where such a table is too small
     for all of them, the oldest steps leave replay, as they do when it wraps around.
     """
-    if before == now:
-        return saved
     count, end = int(saved["count"]), np.array(saved["end"])
     steps = _steps_of_rows(count, len(end), spec.rows)
     old, new = spec.part(before), spec.part(now)

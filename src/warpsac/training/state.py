@@ -248,7 +248,8 @@ def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where:
     ring.count[...] = parts[0]["count"]
     for seed, saved in enumerate(parts):
         try:
-            part = resharded(dict(saved), spec, np.size(saved["final_count"]), devices)
+            before = np.size(saved["final_count"])
+            part = saved if before == devices else resharded(dict(saved), spec, before, devices)
             rows = min(int(part["count"]) + 1, spec.rows)
             for name in ("obs", "action", "reward", "end"):
                 getattr(ring, name)[:rows, seed] = part[name]
