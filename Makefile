@@ -17,8 +17,17 @@ JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
 SUITABLE  := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
-COMPILE   := $(BIN)/python -m uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 \
-             --no-header --no-annotate --no-emit-index-url --extra mujoco --extra dev pyproject.toml
+# `make lock UPGRADE=` keeps the versions that still fit.
+UPGRADE   := --upgrade
+UV        := $(BIN)/python -m uv pip compile --quiet $(UPGRADE) --generate-hashes --no-header --no-annotate --no-emit-index-url
+COMPILE   := $(UV) --universal --fork-strategy fewest --python-version 3.11 --extra mujoco --extra dev pyproject.toml
+# Only wheels whose hash is in the lock are installed: no code of a package runs meanwhile. This package itself, the
+# working tree, has no hash; it is built with the locked setuptools.
+INSTALL   := python -m pip install --quiet --disable-pip-version-check --no-deps
+LOCKED    := $(INSTALL) --require-hashes --only-binary :all:
+THIS      := $(INSTALL) --no-build-isolation --editable .
+# A requirement and its hashes as one line.
+ONE_LINE  := awk '{ if (sub(/ *\\$$/, " ")) printf "%s", $$0; else print }'
 
 # Simulators on torch are tested in environments of their own, .venv-NAME, with the versions of requirements/NAME.txt.
 # What a lock leaves out: the CUDA packages of torch, of which a CPU build has no need. IsaacLab's torch has no CPU build;
@@ -27,6 +36,9 @@ TORCH_SIMULATORS := mjlab mjlab-old maniskill isaaclab
 LEFT_OUT         := cuda-|nvidia-|triton|torchvision
 LEFT_OUT_isaaclab := triton|open3d|transformers
 TORCH_VERSION    := 2.13.0
+# The hash of its CPU build for Python 3.11 on x86-64, which is on torch's own index: the builds of PyPI, whose hashes uv
+# finds, need the CUDA packages.
+TORCH_CPU        := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
 TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks ppo_torch golden overrides motion mjlab_motion own_torch examples) \
                     $(TESTS_mjlab-old)
@@ -34,16 +46,18 @@ TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py
 # A plugin for pytest that comes along and fails.
 OPTIONS_isaaclab := -p no:dash
-PYTHON_mjlab     := python3 python3.11 python3.12 python3.13
+PYTHON_mjlab     := python3.11 python3 python3.12 python3.13
 PYTHON_mjlab-old := $(PYTHON_mjlab)
 PYTHON_maniskill := $(PYTHON_mjlab)
 PYTHON_isaaclab  := python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12*/bin/python)
 # Which extra a lock is made from, where it is not called the same.
 EXTRA_mjlab-old  := sim2real
+# What has no wheel is built with the locked setuptools.
+SOURCE_isaaclab  := --no-binary antlr4-python3-runtime --no-build-isolation --use-pep517
 SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types unit tasks test-old-physics browser vulkan bench soak lock clean
+.PHONY: help setup demo test lint format types licences audit unit tasks test-old-physics browser vulkan bench soak lock clean
 .PHONY: $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
@@ -64,7 +78,7 @@ demo: $(STAMP)  ## train a small task on two CPU cores in a few minutes, and sho
 	echo "next, evaluate it on new episodes:"; \
 	echo "  $(BIN)/warpsac eval $$run"
 
-test: lint types unit tasks  ## lint, types, all tests and benchmark tasks; what CI runs
+test: lint types licences unit tasks  ## lint, types, licences, all tests and benchmark tasks; what CI runs
 
 lint: $(STAMP)  ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -77,6 +91,12 @@ format: $(STAMP)  ## let ruff fix what it can
 types: $(STAMP)  ## mypy
 	$(BIN)/mypy
 
+licences: $(STAMP) $(SIMULATORS)  ## whether all that is installed has a licence that we accept
+	$(BIN)/python .ci/licences.py
+
+audit: $(STAMP)  ## which locked versions have known vulnerabilities, as PyPI knows; OSV=all.zip: as an export of OSV knows
+	$(BIN)/python .ci/audit.py $(if $(OSV),--database $(OSV)) requirements/*.txt
+
 unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
 
@@ -86,7 +106,7 @@ tasks: $(STAMP) $(SIMULATORS)  ## try every benchmark task that can run here
 # What steps, saves and draws MuJoCo from Python.
 TESTS_old_physics := $(patsubst %,tests/test_%.py,envs dmc workers evaluate policy viewer_live)
 
-test-old-physics:  ## the tests of host simulators with MuJoCo 3.4, that of the published runs, in .venv-old
+test-old-physics:  ## the tests of host simulators with MuJoCo 3.3.3, that of the published runs, in .venv-old
 	@$(MAKE) --no-print-directory setup EXTRA=old-physics VENV=.venv-old
 	.venv-old/bin/python -m pytest -n $(JOBS) $(TESTS_old_physics) $(ARGS)
 
@@ -105,6 +125,7 @@ $(TORCH_SIMULATORS:%=test-%): test-%:
 	done; \
 	if [ -z "$$python" ]; then echo "$@: skipped, it needs another Python: make $@ PYTHON=/path/to/python3.12"; exit 0; fi; \
 	$(MAKE) --no-print-directory .venv-$*/.installed PYTHON=$$python && \
+	.venv-$*/bin/python .ci/licences.py && \
 	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(OPTIONS_$*) $(TESTS_$*) $(ARGS)
 
 vulkan:  ## install a software Vulkan for ManiSkill (Debian and Ubuntu, as root)
@@ -127,23 +148,26 @@ soak: $(STAMP)  ## kill runs, fail their disk, damage their files; figures in re
 	  --figures-of "tests/fuzz.py --command-lines 2000 --folders 2000 --json"; fi
 
 lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
-	$(BIN)/python -m pip install --quiet uv
-	$(COMPILE) --upgrade $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
-	$(COMPILE) --upgrade --constraint requirements/simulators.txt --output-file requirements/cpu.txt
-	$(COMPILE) --upgrade --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
-	$(COMPILE) --upgrade --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
-	$(COMPILE) --upgrade --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
+	$(BIN)/$(LOCKED) --requirement requirements/tools.txt
+	$(COMPILE) $(SIMULATOR_EXTRAS) --output-file requirements/simulators.txt
+	$(COMPILE) --constraint requirements/simulators.txt --output-file requirements/cpu.txt
+	$(COMPILE) --extra cuda --constraint requirements/cpu.txt --output-file requirements/cuda.txt
+	$(COMPILE) --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
+	$(COMPILE) --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
 	  --output-file requirements/ray.txt
 	$(MAKE) --no-print-directory $(TORCH_SIMULATORS:%=requirements/%.txt.new)
+	$(UV) --universal --python-version 3.11 requirements/tools.in --output-file requirements/tools.txt
 
-requirements/%.txt.new: $(STAMP)
+requirements/%.txt.new:
 	@echo "torch==$(TORCH_VERSION)" > $@.torch
-	$(BIN)/python -m uv pip compile --quiet --upgrade --python-version $(if $(filter isaaclab,$*),3.12,3.11) \
-	  --python-platform x86_64-manylinux_2_36 --no-header --no-annotate --no-emit-index-url --extra dev \
+	@cp requirements/$*.txt $@
+	$(UV) --python-version $(if $(filter isaaclab,$*),3.12,3.11) --python-platform x86_64-manylinux_2_36 --extra dev \
 	  --extra $(or $(EXTRA_$*),$*) $(if $(findstring mjlab,$*),--extra export) \
-	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml > $@
-	@grep -v -E '^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))' $@ > requirements/$*.txt
-	@rm $@ $@.torch
+	  $(if $(filter isaaclab,$*),,--constraint $@.torch) pyproject.toml --output-file $@
+	@awk '/^[^ ]/ { left_out = /^($(or $(LEFT_OUT_$*),$(LEFT_OUT)))/ } left_out { next } { print } \
+	  /^torch==$(TORCH_VERSION) / { print "    --hash=sha256:$(TORCH_CPU)"; left_out = 1 }' $@ > $@.torch
+	@mv $@.torch requirements/$*.txt
+	@rm $@
 
 clean:  ## remove .venv and caches; run folders stay
 	rm -rf $(VENV) .venv-old $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
@@ -153,14 +177,16 @@ clean:  ## remove .venv and caches; run folders stay
 	@echo "installing the versions of requirements/$*.txt into .venv-$* (once)"
 	@$(PYTHON) -m venv --clear .venv-$*
 	@# A few at a time: pip keeps all that one call downloads, gigabytes, until the last of it is installed.
-	@xargs -d '\n' -n 20 .venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps < requirements/$*.txt
-	@.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(ONE_LINE) requirements/$*.txt | grep '^setuptools==' > .venv-$*/some
+	@$(ONE_LINE) requirements/$*.txt | grep -v '^setuptools==' | split -l 20 - .venv-$*/some-
+	@for some in .venv-$*/some*; do .venv-$*/bin/$(LOCKED) $(SOURCE_$*) --requirement $$some || exit; done
+	@.venv-$*/bin/$(THIS)
 	@touch $@
 
 $(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
 	@echo "installing the simulators, and Ray, that the tests need"
-	@$(BIN)/python -m pip install --quiet --requirement requirements/ray.txt
-	@$(BIN)/python -m pip install --quiet --requirement requirements/simulators.txt
+	@$(BIN)/$(LOCKED) --requirement requirements/ray.txt
+	@$(BIN)/$(LOCKED) --requirement requirements/simulators.txt
 	@touch $@
 
 $(STAMP): $(LOCK) pyproject.toml
@@ -174,9 +200,10 @@ $(STAMP): $(LOCK) pyproject.toml
 	  fi; \
 	  echo "making $(VENV) with $$($$found --version)"; \
 	  if $$found -c 'import ensurepip' 2> /dev/null; then $$found -m venv --clear $(VENV); \
-	  else $$found -m venv --clear --without-pip $(VENV) && $$found -m pip --python $(BIN)/python install --quiet pip; fi; \
+	  else $$found -m venv --clear --without-pip $(VENV) && $(ONE_LINE) requirements/tools.txt | grep '^pip==' > $(VENV)/pip && \
+	    $$found -m pip --python $(BIN)/python install --quiet --require-hashes --requirement $(VENV)/pip; fi; \
 	fi
 	@echo "installing the versions of $(LOCK) into $(VENV) (once)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement $(LOCK)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/$(LOCKED) --requirement $(LOCK)
+	@$(BIN)/$(THIS)
 	@touch $@

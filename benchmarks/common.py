@@ -61,10 +61,12 @@ def fused_driver(config: Config, env: JaxEnv, evaluation_env: JaxEnv | None = No
     """The driver of a simulator written in JAX, with its first state; it shows nothing and leaves no run folder."""
     from rich.console import Console
 
+    from warpsac.training import devices
     from warpsac.training.fused import FusedDriver
     from warpsac.training.start import make_algorithm
     from warpsac.training.terminal import Display
 
-    driver = FusedDriver(config, make_algorithm(config, env.spec), env, evaluation_env or env)
+    algorithm = make_algorithm(config, env.spec, mesh=devices.mesh_of(config))
+    driver = FusedDriver(config, algorithm, env, evaluation_env or env)
     driver.init(Display(1, console=Console(file=io.StringIO())))
     return driver

@@ -100,7 +100,7 @@ def _draw_over_steps(axes: Any, runs: list[Run]) -> None:
             axes.errorbar(
                 curve.steps[shown], curve.mean[shown], curve.std[shown], capsize=3,
                 **_line(variant, linestyle=":", marker="s", markersize=4, markerfacecolor="white",
-                        label=f"{variant}, published, {curve.seeds} seeds"),
+                        label=", ".join(filter(None, [variant, "published", f"{curve.seeds} seeds", curve.changed]))),
             )  # fmt: skip
     axes.set_title(runs[0].task, loc="left", fontsize=11)
     axes.set_xlabel("environment steps")

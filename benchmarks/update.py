@@ -1,4 +1,4 @@
-"""Milliseconds of one learner update, for each variant, number format and batch size.
+"""Milliseconds of one learner update, for each variant, number format and batch size; of auto, all arms together.
 
 An update is timed as it runs in training: the updates of one policy delay (one with an actor's turn, the
 others without) are one compiled program with donated state, and its time is divided by their number.
@@ -7,6 +7,7 @@ Sampling is not part of it. Observations 128, actions 12, the published network 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import time
@@ -18,59 +19,58 @@ from rich.console import Console
 from rich.table import Table
 
 from common import as_command, command_line, positive
-from warpsac.agents.algorithm import over_seeds, stacked
 from warpsac.agents.networks import FORMATS
-from warpsac.agents.sac import learner as sac
-from warpsac.config.profiles import VARIANTS
-from warpsac.config.schema import LearnerConfig
+from warpsac.agents.sac.algorithm import Sac
+from warpsac.agents.sac.portfolio import Portfolio
+from warpsac.config.profiles import VARIANTS, resolve
+from warpsac.config.schema import AUTO
 from warpsac.types import Array, Batch, ObsViews
 
 OBS, ACTION = 128, 12
 
 
 def make_program(variant: str, dtype: Any, batch_size: int, seeds: int) -> tuple[Any, Any, Any]:
-    """The compiled program of one policy delay, its learner state and its minibatches."""
-    axes = VARIANTS[variant]
-    config = LearnerConfig(critics=axes.critics, projection=axes.projection, compute=dtype)
-    agent = sac.SacActor(config, ObsViews(OBS, OBS), ACTION, horizon_updates=100_000)
-    learner = stacked([sac.init_learner(agent, s) for s in range(seeds)])
-    keys = jax.random.split(jax.random.key(0), (config.policy_delay, seeds, 4))
+    """The compiled program of one policy delay, what it carries, and its minibatches with the reward scale."""
+    base, _ = resolve("task", regime="abundant", family="playground", variant=variant)
+    learner_config = dataclasses.replace(base.learner, compute=dtype)
+    replay = dataclasses.replace(base.replay, capacity=100_000, batch_size=batch_size)
+    config = dataclasses.replace(base, learner=learner_config, replay=replay, seeds=tuple(range(seeds)))
+    algorithm = (Portfolio if variant == AUTO else Sac).of(config, ObsViews(OBS, OBS), ACTION, faulty_steps=False)
+    state = algorithm.init(config.seeds, None)  # type: ignore[arg-type]
+    lead = (seeds, len(config.auto.arms)) if variant == AUTO else (seeds,)
+    keys = jax.random.split(jax.random.key(0), (algorithm.phases, 4))
 
     def batch(k: Array) -> Batch:
         return Batch(
-            obs=jax.random.normal(k[0], (batch_size, OBS)),
-            action=jax.random.uniform(k[1], (batch_size, ACTION), minval=-1.0),
-            reward=jax.random.normal(k[2], (batch_size,)),
-            discount=jnp.full(batch_size, 0.97),
-            next_obs=jax.random.normal(k[3], (batch_size, OBS)),
+            obs=jax.random.normal(k[0], (*lead, batch_size, OBS)),
+            action=jax.random.uniform(k[1], (*lead, batch_size, ACTION), minval=-1.0),
+            reward=jax.random.normal(k[2], (*lead, batch_size)),
+            discount=jnp.full((*lead, batch_size), 0.97),
+            next_obs=jax.random.normal(k[3], (*lead, batch_size, OBS)),
         )
 
-    batches = [jax.vmap(batch)(k) for k in keys]
-    noise = jax.vmap(lambda k: k[0])(keys[0])
+    streams = algorithm.streams(config.seeds)
 
-    def updates(learner: sac.Learner, batches: list[Batch], noise: Array) -> tuple[sac.Learner, Any]:
-        metrics: Any = None
+    def updates(carried: Any, batches: list[Batch], scale: Any) -> Any:
+        learner, sums = carried
         for i, minibatch in enumerate(batches):
-            one = lambda state, rows, key, turn=i == 0: sac.update(
-                agent, state, rows, jnp.float32(0.2), jax.random.fold_in(key, state.updates), turn
-            )
-            learner, metrics = over_seeds(one, seeds)(learner, minibatch, noise)
-        return learner, metrics
+            learner, sums = algorithm.update(learner, minibatch, scale, sums, streams, actor_turn=i == 0)
+        return learner, sums
 
-    return jax.jit(updates, donate_argnums=0), learner, (batches, noise)
+    return jax.jit(updates, donate_argnums=0), (state.learner, state.sums), ([batch(k) for k in keys], state.scale)
 
 
 def measure(
     variant: str, dtype: str, batch_size: int, seeds: int, rounds: int, repetitions: int, warmups: int
 ) -> float:
-    program, learner, (batches, noise) = make_program(variant, dtype, batch_size, seeds)
+    program, carried, (batches, scale) = make_program(variant, dtype, batch_size, seeds)
 
     def repeat(count: int) -> float:
-        nonlocal learner
+        nonlocal carried
         started = time.perf_counter()
         for _ in range(count):
-            learner, _ = program(learner, batches, noise)
-        jax.block_until_ready(learner)
+            carried = program(carried, batches, scale)
+        jax.block_until_ready(carried)
         return (time.perf_counter() - started) / (count * len(batches))
 
     repeat(warmups)
@@ -79,7 +79,7 @@ def measure(
 
 def main() -> None:
     parser = command_line(__doc__, as_json="print a list of objects instead of a table")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=[*VARIANTS, AUTO])
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"], choices=list(FORMATS))
     parser.add_argument("--batches", nargs="+", type=positive, default=[2048, 512])
     parser.add_argument("--seeds", type=positive, default=1, help="seeds updated side by side in one program")

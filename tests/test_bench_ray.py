@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Iterator
@@ -58,6 +59,24 @@ def test_no_cluster_at_the_address(tmp_path: Path, address: str, message: str) -
 
     with pytest.raises(UserError, match=message):
         RayLauncher(tmp_path, lambda job: make_request(tmp_path, job.cell.config, job.seeds, []), address)
+
+
+def test_ray_is_started_in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes search that folder before all others."""
+    from warpsac.bench.on_ray import RayLauncher
+
+    found: list[list[str]] = []
+
+    def init(**options: Any) -> None:
+        found.append(os.listdir())
+        raise ConnectionError("not today")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.chdir(Path(__file__).parent)
+    with pytest.raises(UserError, match="no Ray cluster at here: not today"):
+        RayLauncher(tmp_path, lambda job: make_request(tmp_path, job.cell.config, job.seeds, []))
+    assert found == [[]]
+    assert Path.cwd() == Path(__file__).parent
 
 
 def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:

@@ -15,8 +15,10 @@ from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.config.loading import validate
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.schema import Config
+from warpsac.envs import published
 from warpsac.envs.tasks import benchmark_tasks
 from warpsac.errors import UserError
+from warpsac.report.groups import Group, group_of
 
 FOUR_LIMITED = {"humanoid-run", "humanoid-walk", "h1-hurdle-v0", "h1-reach-v0"}
 FOUR_PLAYGROUND = {task.name for task in benchmark_tasks() if task.family == "playground"}
@@ -52,6 +54,19 @@ def test_families_and_regimes(name: str, tasks: int, variants: int) -> None:
     assert len({cell.config.task for cell in cells}) == tasks
     assert len({cell.config.variant for cell in cells}) == variants
     assert len(cells) == tasks * variants
+
+
+def test_flashsac_on_myosuite_is_as_its_published_curves() -> None:
+    cells = cells_of("flashsac-myosuite")
+    found = {c.config.task: group_of(c.config) for c in cells}
+    assert found == {
+        task.name: Group("flashsac", published.curves(task.name)["flashsac"].settings)
+        for task in benchmark_tasks()
+        if task.family == "myosuite"
+    }
+    assert set(found.values()) == {Group("flashsac", (("learner.gamma", "0.95"),))}
+    beside = {cell.name for cell in cells_of("myosuite")}  # in one folder with the family's own suite
+    assert not beside & {cell.name for cell in cells}
 
 
 def test_ablation_of_sample_weight_decay() -> None:
@@ -185,6 +200,8 @@ grids:
     assert cells["dog-run-flashsac"].seeds == (9,)
 
 
+# 40 levels, each with the one before twice.
+BOMB = "{a0: &a0 [x], " + ", ".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 40)) + "}"
 WRONG: list[tuple[str, str]] = [
     ("tasks: [", "line 1: not YAML"),
     ("tasks: dmc\ntasks: dmc", "line 1: not YAML ('tasks' is given twice)"),
@@ -197,7 +214,7 @@ WRONG: list[tuple[str, str]] = [
     ("tasks: [7]", "tasks must be names"),
     (
         "{tasks: dmc, variants: [warpsac-x]}",
-        "variant = 'warpsac-x': must be one of warpsac-l, warpsac-a, warpsac-norm-off, flashsac, ppo",
+        "variant = 'warpsac-x': must be one of warpsac-l, warpsac-a, warpsac-norm-off, flashsac, auto, ppo",
     ),
     ("{tasks: dmc, variants: [{label: x}]}", "variant 1: needs `variant`, a name"),
     ("{tasks: dmc, variants: [{variant: flashsac, seed: 1}]}", "variant 1: unknown key 'seed'"),
@@ -227,6 +244,13 @@ WRONG: list[tuple[str, str]] = [
     ("{grids: [{tasks: dmc}], seeds: [1]}", "seeds stands next to `grids`: move it into each of them"),
     ("{grids: [{tasks: dmc}, {tasks: dcm}]}", "grid 2: unknown task 'dcm'"),
     ("grids: []", "grids must be a list of mappings"),
+    ("{tasks: dmc, settings: &s {learner: *s}}", "not YAML (it contains itself)"),
+    ("&a {grids: [*a]}", "not YAML (it contains itself)"),
+    (BOMB, "more than 100,000 entries, with what its references stand for"),
+    (f"{{tasks: dmc, seeds: [{', '.join(map(str, range(200_000)))}]}}", "characters; a suite has at most 1,000,000"),
+    (f"{{tasks: dmc, seeds: [{', '.join(map(str, range(2_000)))}]}}", "must name at most 1000 seeds"),
+    (f"{{tasks: dmc, seeds: [{'9' * 5000}]}}", "not YAML (Exceeds the limit"),
+    ("tasks: " + "[" * 20_000, "not YAML (maximum recursion depth exceeded"),
 ]
 
 
@@ -239,6 +263,20 @@ def test_mistakes_in_a_suite_file(tmp_path: Path, text: str, message: str) -> No
     assert message in str(caught.value)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_grid_without_end_is_counted_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    values = ", ".join(map(str, range(1, 2000)))
+    path.write_text(f"{{tasks: probe-point, seeds: [1], sweep: {{log.every: [{values}], eval.episodes: [{values}]}}}}")
+    with pytest.raises(UserError, match=r"mine: would be \S+ runs; a suite has at most 100,000"):
+        load_suite(BenchOptions(str(path)))
+
+
+def test_references_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("grids: [{tasks: dog-run, seeds: &s [1, 2]}, {tasks: dog-trot, seeds: *s}]")
+    assert load_suite(BenchOptions(str(path))).runs == 12
 
 
 def test_suites_that_do_not_exist(tmp_path: Path) -> None:

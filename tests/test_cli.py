@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -101,6 +102,22 @@ def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.Captu
     assert "1000000" in out
 
 
+def test_help_of_a_task_that_follows_a_motion(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(options: list[str], *words: str) -> dict[str, str]:
+        assert main("train", "Mjlab-Tracking-Flat-Unitree-G1", *words, "--help") == 0
+        out = " ".join(capsys.readouterr().out.replace("\N{BOX DRAWINGS LIGHT VERTICAL}", " ").split())
+        return {name: re.findall(rf"--{re.escape(name)} [A-Z].*?\(default: (\S+)\)", out)[0] for name in options}
+
+    sac = {
+        "profile": "tracking", "learning-starts": "16384", "updates-per-step": "16", "env.num-envs": "4096",
+        "env.action-limit": "3.0", "replay.decay-steps": "500", "learner.initial-alpha": "0.0003",
+        "learner.target-std": "0.08", "eval.every": "2500000",
+    }  # fmt: skip
+    assert shown(list(sac)) == sac
+    ppo = {"profile": "tracking", "env.num-envs": "4096", "env.action-limit": "3.0", "ppo.initial-std": "0.33"}
+    assert shown(list(ppo), "--algo", "ppo") == ppo
+
+
 # --- settings
 
 
@@ -126,14 +143,14 @@ OTHER_VALUES: dict[str, Any] = {
     "replay.weight_floor": 0.5, "replay.final_slots": 50, "learner.critics": 1, "learner.actor_blocks": 3,
     "learner.critic_blocks": 1, "learner.compute": "bfloat16", "learner.gamma": 0.5, "learner.schedule": "shared",
     "init_from": "earlier", "init_step": "best", "init_with": ("reward-scale",), "learner.symmetry": "auto",
-    "learner.action_rate_weight": 0.5,
+    "learner.action_rate_weight": 0.5, "devices": "all",
     "checkpoint.replay": "never",
     "log.wandb_project": "project", "ppo.rollout_steps": 72, "ppo.minibatches": 9, "ppo.compute": "bfloat16",
     "ppo.actor_hidden": (7, 8), "ppo.critic_hidden": (9,), "ppo.entropy_weight": 0.5, "ppo.desired_kl": 0.5,
 }  # fmt: skip
 FOREIGN = {
-    "sac": ("ppo.",),
-    "ppo": ("replay.", "learner.", "learning_starts", "updates_per_step", "overlap"),
+    "sac": ("ppo.", "auto."),
+    "ppo": ("replay.", "learner.", "auto.", "learning_starts", "updates_per_step", "overlap", "devices"),
 }
 
 
@@ -231,6 +248,10 @@ def test_a_run_says_what_follows_the_environments(monkeypatch: pytest.MonkeyPatc
             "mjlab",
             "flashsac: as requested",
         ),
+        (["Mjlab-Tracking-Flat-Unitree-G1"], "warpsac-a", "tracking", "data-abundant regime (4096 environments of"),
+        (["Mjlab-Tracking-Flat-Unitree-G1-No-State-Estimation"], "warpsac-a", "tracking", "data-abundant regime"),
+        (["Mjlab-Tracking-Flat-Unitree-G1", "--profile", "mjlab"], "warpsac-a", "mjlab", "(1024 environments of"),
+        (["Mjlab-Tracking-Flat-Unitree-G1", "--variant", "warpsac-norm-off"], "warpsac-norm-off", "tracking", "as req"),
     ],
 )
 def test_the_regime_chooses_the_variant_and_says_why(words: list[str], variant: str, profile: str, reason: str) -> None:
@@ -537,7 +558,9 @@ def test_a_saved_config_brings_its_task(run: Path, capsys: pytest.CaptureFixture
 def test_a_resumed_run_keeps_its_settings(words: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, "train", *words.format(run).split())
     assert ": a resumed run keeps its task and settings, except --total-steps, --stop-at, --time-budget, " in said
-    assert said.endswith(", --learner.learning-rate, --learner.final-learning-rate, --eval.*, --checkpoint.*, --log.*")
+    assert said.endswith(
+        ", --learner.learning-rate, --learner.final-learning-rate, --devices, --eval.*, --checkpoint.*, --log.*"
+    )
 
 
 def test_a_log_that_takes_plain_letters_only_stops_nothing(run: Path, tmp_path: Path) -> None:

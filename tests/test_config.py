@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from warpsac.config.loading import from_json, override, to_json, validate
-from warpsac.config.profiles import PROFILES, VARIANTS, recipe_notes, resolve
+from warpsac.config.profiles import PROFILES, TRACKING, VARIANTS, recipe_notes, resolve
 from warpsac.config.schema import Config
 from warpsac.errors import ConfigError, UserError
 
@@ -58,16 +58,55 @@ def test_profile_is_the_published_one(profile: str) -> None:
 
 
 def test_the_range_of_actions() -> None:
-    """Given only for unitree_rl_mjlab's robots: elsewhere None, which is 1 where a simulator has no range."""
+    """Given for unitree_rl_mjlab's robots and motions: elsewhere None, which is 1 where a simulator has no range."""
     for profile in PROFILES:
         for algo in ("sac", "ppo"):
             config, _ = resolve("task", profile=profile, regime="abundant", algo=algo)
-            assert config.env.action_limit == (2.0 if profile == "sim2real" else None)
+            assert config.env.action_limit == {"sim2real": 2.0, TRACKING: 3.0}.get(profile)
 
 
-def test_there_are_no_other_profiles_but_the_demo() -> None:
-    assert set(PROFILES) == {*TABLE, "demo"}
+def test_there_are_no_other_profiles_but_the_demo_and_motions() -> None:
+    assert set(PROFILES) == {*TABLE, "demo", TRACKING}
     validate(PROFILES["demo"])
+
+
+def test_motion_tracking_has_the_measured_settings() -> None:
+    """Those of results/tracking-h200.json; everything else is as on MJLab."""
+    measured = {
+        "env.num_envs": 4096, "updates_per_step": 16, "replay.decay_steps": 500, "learning_starts": 16384,
+        "learner.target_std": 0.08, "learner.initial_alpha": 0.0003, "env.action_limit": 3.0,
+    }  # fmt: skip
+    expected = PROFILES["mjlab"]
+    for path, value in measured.items():
+        expected = changed(path, value, expected)
+    assert PROFILES[TRACKING] == validate(expected)
+    assert (expected.total_steps, expected.eval.every) == (FIFTY_MILLION, 2_500_000)
+    mjlab, ppo = (resolve("T", profile=profile, algo="ppo")[0] for profile in ("mjlab", TRACKING))
+    expected = changed("ppo.initial_std", 0.33, changed("env.action_limit", 3.0, mjlab))
+    assert ppo == validate(dataclasses.replace(expected, profile=TRACKING))
+
+
+def test_motion_tracking_is_said() -> None:
+    used, end = "profile tracking: ", ": for tasks that follow a motion (--profile mjlab: as MJLab's other tasks)"
+    sac, ppo = (resolve("T", profile=TRACKING, algo=algo)[0] for algo in ("sac", "ppo"))
+    assert recipe_notes(sac) == [
+        f"{used}4,096 environments, 16 updates an interaction, actions within ±3, noise of 0.08 of that{end}"
+    ]
+    assert recipe_notes(ppo) == [f"{used}4,096 environments, actions within ±3, noise of 0.33 of that{end}"]
+    other = override(sac, {"updates_per_step": 4, "env": {"num_envs": 2048, "action_limit": None}})
+    assert recipe_notes(other) == [
+        f"{used}2,048 environments, 4 updates an interaction, actions within ±1, noise of 0.08 of that{end}"
+    ]
+
+
+def test_the_warm_up_is_long_enough_for_more_environments() -> None:
+    """A default that is refused would be none; a given number is not changed."""
+    for num_envs, starts in ((1024, 16_384), (4096, 16_384), (8192, 32_768)):
+        config = validate(resolve("T", profile=TRACKING, num_envs=num_envs)[0])
+        assert config.learning_starts == starts
+    with pytest.raises(ConfigError, match=r"learning_starts = 32767: must be at least .* = 32768"):
+        override(config, {"learning_starts": 32_767})
+    assert resolve("T", profile=TRACKING, num_envs=8192, algo="ppo")[0].learning_starts == 0
 
 
 @pytest.mark.parametrize("profile", TABLE)

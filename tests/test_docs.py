@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib
+import itertools
 import json
 import operator
 import re
 import shlex
 import statistics
-import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,18 +18,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from warpsac import cli
+from warpsac import cli, load_policy
 from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
 from warpsac.config.loading import parse
+from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
 from warpsac.envs.motion import ERRORS
 from warpsac.envs.registry import require_effect
-from warpsac.runs.rowfiles import EVALUATION_COLUMNS
+from warpsac.runs.rowfiles import EVALUATION_COLUMNS, read_evaluations
+from warpsac.runs.run_folder import open_run
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md")])
-LOCKS = sorted(ROOT.glob("requirements/*.txt"))
 OPTIONS = {"train": cli.ResumeOptions, "check-env": cli.CheckEnvOptions} | {
     name: getattr(importlib.import_module(f"warpsac.{module}"), options)
     for name, (module, options) in cli.ELSEWHERE.items()
@@ -127,7 +128,7 @@ def test_files_of_the_package_that_are_named_exist(page: Path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_settings_that_are_named_exist(page: Path):
     for section, name in re.findall(
-        r"[`-](env|replay|learner|ppo|eval|checkpoint|log)\.(?!py`)([a-z_-]+)", page.read_text()
+        r"[`-](env|replay|learner|auto|ppo|eval|checkpoint|log)\.(?!py`)([a-z_-]+)", page.read_text()
     ):
         fields = {field.name for field in dataclasses.fields(getattr(Config(), section))}
         assert name.removeprefix("no-").replace("-", "_") in fields, f"{section}.{name}"
@@ -296,16 +297,82 @@ def test_the_table_of_mjlab_is_the_file_that_was_measured():
 
 def test_the_table_of_tracking_is_the_file_that_was_measured():
     shown = re.findall(
-        r"^\| `(warpsac-a|ppo)` \| ([\d.]+) M \| (\d+) \| (\S+) \| (\d+) \| (\S+) \| (\S+) \|$", RESULTS, re.M
+        r"^\| `(warpsac-norm-off|ppo)` \| ([\d.]+) M \| (\d+) \| (\S+) \| (\d+) \| (\S+) \| (\S+) \|$", RESULTS, re.M
     )
     measured = [
         (
             name, f"{row['step'] / 1e6:.1f}", f"{row['seconds']:.0f}", f"{row['return_mean']:.1f}",
             f"{row['length_mean']:.0f}", f"{row['error_body_pos']:.3f}", f"{row['error_joint_pos']:.2f}",
         )
-        for name, one in zip(("warpsac-a", "ppo"), measurements("tracking-h200"))
+        for name, one in zip(("warpsac-norm-off", "ppo"), measurements("tracking-h200"))
         for row in one["rows"]
     ]  # fmt: skip
+    assert shown == measured
+
+
+KEPT_TRACKING = ROOT / "results/trained/Mjlab-Tracking-Flat-Unitree-G1-warpsac-norm-off-seed1"
+
+
+def test_the_kept_run_of_tracking_is_the_one_that_was_measured():
+    measured = measurements("tracking-h200")[0]
+    rows = [{name: round(value, 4) for name, value in row.items()} for row in read_evaluations(KEPT_TRACKING)]
+    assert rows == measured["rows"]
+    meta = json.loads((KEPT_TRACKING / "meta.json").read_text())
+    assert (shlex.join(meta["command"]), meta["git"]["commit"]) == (measured["command"], measured["commit"])
+    policy = load_policy(KEPT_TRACKING)  # whole: its checksum is that of training
+    action = policy(np.zeros((2, 160), np.float32))
+    assert action.shape == (2, 29)
+    assert 0 < np.abs(action).max() <= 3
+
+
+def test_the_profile_of_tracking_has_the_settings_of_the_kept_run():
+    """But for how long it ran and what it wrote."""
+    kept = open_run(KEPT_TRACKING).config
+    now, _ = cli.train_config([kept.task, "--variant", kept.variant, "--motion", str(kept.env.motion)])
+    same = ("profile", "name", "time_budget", "eval", "checkpoint", "log")
+    assert kept.profile == "mjlab"
+    assert now == dataclasses.replace(kept, **{name: getattr(now, name) for name in same})
+
+
+def test_kept_runs_name_no_folder_of_a_machine():
+    for file in (ROOT / "results/trained").rglob("*.json"):
+        assert not re.search(r'"[/~]|[A-Z]:\\', file.read_text()), file
+
+
+def test_the_settings_of_tracking_are_those_of_the_profile():
+    text = (ROOT / "docs/torch-simulators.md").read_text()
+    rows = re.findall(r"^\| (?:with `--algo (ppo)`, )?`?([\w.]+)`? \| ([\d.,]+) \| ([\d.,]+) \|$", text, re.M)
+    found = {}
+    for algo, name, *cells in rows:
+        for profile, cell in zip(("tracking", "mjlab"), cells, strict=True):
+            config: Any = resolve("T", profile=profile, algo=algo or "sac")[0]
+            path = "env.num_envs" if name == "robots" else name
+            value = operator.attrgetter(path)(config)
+            found[path, profile] = float(cell.replace(",", "")) == (1.0 if value is None else value)
+    assert len(found) == 16
+    assert all(found.values()), found
+
+
+def test_the_table_of_tracking_pilots_is_the_file_that_was_measured():
+    shown = re.findall(r"^\| (\d+ x \d+) \| ([12]) \| (\S+) \| (\S+) \| (.+) \|$", RESULTS, re.M)
+    measured = []
+    for one in measurements("tracking-h200"):
+        if not one["note"].startswith("pilot"):
+            continue
+        words = shlex.split(one["command"])
+        given = dict(itertools.pairwise(words))
+        at = {row["step"]: row for row in one["rows"] if "episode_length" in row}
+        cells = [(step, "episode_length") for step in (2_048_000, 4_096_000, 6_144_000)]
+        cells.append((6_144_000, "episode_return"))
+        measured.append(
+            (
+                f"{given['--updates-per-step']} x {given.get('--replay.batch-size', 2048)}",
+                "2" if given["--variant"] == "warpsac-norm-off" else "1",
+                given["--learner.target-std"],
+                given["--learner.initial-alpha"],
+                " | ".join(f"{at[step][key]:.1f}" if step in at else "\u2013" for step, key in cells),
+            )
+        )
     assert shown == measured
 
 
@@ -336,6 +403,33 @@ def test_the_further_seeds_of_humanoid_walk_are_what_was_measured():
     assert f"{len(standing)} of {len(ends)} were above it (95 % interval of the share {low} to {high})" in PROSE
     means = over_seeds(ends), over_seeds(standing), f"{published['mean']:.0f} ± {published['std']:.0f}"
     assert "at 200 k is {}, that of the 12 alone {}, the published one {}.".format(*means) in PROSE
+
+
+def test_every_kept_policy_acts_and_is_in_the_docs_with_a_picture():
+    measured = {one["run"]: one["rows"] for one in measurements("kept-policies-cpu")}
+    kept = {folder.parent.name for folder in (ROOT / "results/trained").glob("*/checkpoints")}
+    kept |= {folder.parent.name for folder in (ROOT / "results/trained").glob("*/policies")}
+    table = re.findall(r"^\| !\[(\S+)\]\((\S+)\) \| `(\S+)` \| (.*) \|$", RESULTS, re.M)
+    assert {run for _, _, run, _ in table} == kept == set(measured)
+    for alt, picture, run, cells in table:
+        evaluated, played, exported, walked = measured[run]
+        assert alt == run
+        assert f"docs/{picture}" == (played | walked)["picture"]
+        policy = load_policy(ROOT / "results/trained" / run)
+        assert policy.step == evaluated["step"]
+        actions = policy(np.random.default_rng(0).normal(size=(64, policy.actor.views.actor_dim)))
+        assert actions.shape == (64, len(policy.info["action_low"]))
+        assert (actions >= policy.info["action_low"]).all()
+        assert (actions <= policy.info["action_high"]).all()
+        asked = f"the motion: bodies off by {walked.get('error_body_pos', 0):.3f} m"
+        if "velocity" in walked:
+            commanded = float(walked["command"].split("--command ")[1].split()[0])
+            asked = f"{commanded:g} m/s: {walked['velocity'][0]:.2f} m/s"
+        assert cells.split(" | ") == [
+            f"{policy.step:,}", f"{evaluated['return_mean']:.1f}",
+            f"{exported['largest_difference']:.1e}".replace("e-0", "e-"),
+            f"{asked}, {walked['falls']} falls",
+        ]  # fmt: skip
 
 
 def test_the_demo_is_what_was_measured():
@@ -399,23 +493,6 @@ def test_the_headline_table_is_what_was_measured():
     last = measurements("demo-cpu")[0]["rows"][-1]
     demo = ["20 k", f"{last['return_mean']:.1f}", "\N{EN DASH}", f"{last['seconds']:.0f} s, two CPU cores"]
     assert headline("InvertedDoublePendulum-v5", "warpsac-l") == demo
-
-
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_lock_is_exact_and_names_no_index(lock: Path):
-    for line in lock.read_text().splitlines():
-        assert re.fullmatch(r"[a-z0-9-]+==[\w.]+( ; [\w =!<>'.]+)?", line), line
-
-
-@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
-def test_lock_holds_every_dependency(lock: Path):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    own = extras[lock.stem] if lock.stem in ("mjlab", "maniskill", "isaaclab") else extras["mujoco"]
-    wanted = project["dependencies"] + own + extras["dev"]
-    names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}  # type: ignore[index]
-    locked = {line.split("==")[0] for line in lock.read_text().splitlines()}
-    assert names <= locked
 
 
 def test_examples_in_python_use_what_there_is():

@@ -169,7 +169,8 @@ def test_a_saved_config_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture
     saved = str(first / "config.json")
     asked, reason = cli.train_config(["--config", saved, "--replay.batch-size", "8", "--seeds", "3"])
     assert (asked.task, asked.stop_at, asked.replay.batch_size, asked.seeds) == ("probe-point", 90, 8, (3,))
-    assert reason == f"variant warpsac-l: as in {saved}"
+    out = f"out = {str(tmp_path)!r}: only {saved} names it, so runs is used; --out chooses another"
+    assert reason.splitlines() == [f"variant warpsac-l: as in {saved}", out]
     assert cli.main(["train", f"--config={saved}", "--out", str(tmp_path / "again")]) == 0
     assert_same_run(first, tmp_path / "again" / first.name)
     assert cli.main(["train", "--config", str(tmp_path / "none.json")]) == 2

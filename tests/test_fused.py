@@ -95,7 +95,7 @@ def test_it_equals_the_parts_called_one_by_one() -> None:
     act, remember, sample = map(quick.jit, (algorithm.act, algorithm.remember, algorithm.sample))
     learn, step_env = quick.jit(partial(algorithm.learn, phase=0)), quick.jit(over_seeds(env.step, 1))
     for t in range(10, 13):
-        action, exploration = act(learner.policy, exploration, obs, keys, jnp.int32(t))
+        action, exploration = act(learner.policy, exploration, scale, obs, keys, jnp.int32(t))
         simulator, step = step_env(simulator, algorithm.to_simulator(action))
         result = step._replace(success=None)
         ring, scale = remember(ring, scale, obs, action, result, None, jnp.int32(t))

@@ -188,6 +188,25 @@ def test_a_motion_for_a_task_that_follows_none(clip: str) -> None:
         registry.make_torch("Mjlab-Lift-Cube-Yam", 1, EnvConfig(motion=clip))
 
 
+def test_settings_of_tasks_that_follow_a_motion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their names are: MJLab is asked."""
+    from mjlab.tasks import registry as mjlab_tasks
+
+    def profile(task: str) -> str:
+        return registry.configure(task)[0].profile
+
+    own = [name for name in mjlab_tasks.list_tasks() if name.startswith("Mjlab-")]
+    following = [name for name in own if mjlab_motion.command_of(mjlab_tasks.load_env_cfg(name))]
+    assert following == [TASK, f"{TASK}-No-State-Estimation"]
+    assert [name for name in own if profile(name) == "tracking"] == following
+    monkeypatch.setattr(mjlab_tasks, "_REGISTRY", dict(mjlab_tasks._REGISTRY))
+    walk = "Mjlab-Velocity-Flat-Unitree-G1"
+    for name, source in (("Dance-X", TASK), ("Mjlab-Dance-Y", TASK), ("Gait-Tracking-Z", walk)):
+        settings, learner = mjlab_tasks.load_env_cfg(source), mjlab_tasks.load_rl_cfg(source)
+        mjlab_tasks.register_mjlab_task(name, settings, settings, learner)
+        assert profile(name) == ("mjlab" if source == walk else "tracking")
+
+
 # --- the contract
 
 

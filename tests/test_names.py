@@ -66,9 +66,12 @@ def forget(stranger: Path) -> None:
 
 
 def run_of(folder: Path, task: str) -> Path:
-    """A run of a probe that says it is of another task."""
-    outcome = start.train(runs.tiny(folder, total_steps=90, stop_at=75, checkpoint={"every": 30}))
-    return runs.retell(outcome.runs[0], task=task)
+    """A run of a probe that says it is of another task, which its checkpoints do not contradict."""
+    with runs.untied():
+        outcome = start.train(runs.tiny(folder, total_steps=90, stop_at=75, checkpoint={"every": 30}))
+    config = outcome.runs[0] / "config.json"
+    config.write_text(config.read_text().replace('"probe-point"', json.dumps(task)))
+    return outcome.runs[0]
 
 
 # --- a saved file imports nothing
@@ -283,6 +286,37 @@ def test_profiles_of_own_environments() -> None:
         assert (many.profile, many.variant, many.env.num_envs) == ("mjlab", "warpsac-a", 1024)
     few, _ = registry.resolve("Walk-A", family="mjlab", num_envs=16)
     assert (few.profile, few.variant) == ("mjlab", "warpsac-l")
+
+
+def test_the_profile_of_tasks_that_follow_a_motion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By their name where it is MJLab's own; a stand-in for MJLab is asked about those of other packages."""
+    asked: list[str] = []
+
+    def follows(target: names.Target) -> bool:
+        asked.append(target.name)
+        return target.id == "Dance-B"
+
+    family: Any = types.ModuleType("family_that_follows")
+    family.task_names, family.follows_motion = lambda: ["Walk-A", "Dance-B"], follows
+    monkeypatch.setitem(sys.modules, "family_that_follows", family)
+    monkeypatch.setitem(sys.modules, "mjlab", types.ModuleType("mjlab"))
+    monkeypatch.setitem(names.FAMILIES, "mjlab", "family_that_follows")
+
+    def profile(task: str, **settings: Any) -> str:
+        return registry.configure(task, **settings)[0].profile
+
+    own = "Mjlab-Tracking-Flat-Unitree-G1"
+    assert [profile(task) for task in (own, f"{own}-No-State-Estimation")] == ["tracking", "tracking"]
+    assert profile("Mjlab-Velocity-Flat-Unitree-G1") == "mjlab"  # of the table
+    assert profile("SpotJoystickGaitTracking") == "playground"
+    assert profile("Dance-B", profile="mjlab") == "mjlab"  # as asked for
+    assert asked == []
+    assert (profile("Walk-A"), profile("Dance-B"), profile("Dance-B", algo="ppo")) == ("mjlab", "tracking", "tracking")
+    assert asked == ["Walk-A", "Dance-B", "Dance-B"]
+    # A simulator that cannot be asked is none that could train: who makes the task is told why.
+    monkeypatch.setitem(names.FAMILIES, "mjlab", "no_such_simulator")
+    monkeypatch.delitem(sys.modules, "mjlab")
+    assert (profile(own), profile("Mjlab-Unknown")) == ("tracking", "mjlab")
 
 
 # --- from Python

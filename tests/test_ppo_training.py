@@ -149,7 +149,7 @@ def test_the_rollout_of_the_program_is_the_rollout_taken_step_by_step() -> None:
     rollout = algorithm.sample(driver.state.agent.memory, driver.state.obs, keys, driver.state.agent.learner.updates)
     env_state, obs = jax.tree.map(lambda x: x[0], (simulator, first_obs))
     for t in range(5):
-        action = algorithm.act(policy, (), obs[None], keys, jnp.int32(t))[0][0]
+        action = algorithm.act(policy, (), None, obs[None], keys, jnp.int32(t))[0][0]
         np.testing.assert_allclose(rollout.obs[0, t], obs, atol=1e-6)
         np.testing.assert_allclose(rollout.action[0, t], action, atol=1e-6)
         env_state, step = env.step(env_state, jnp.clip(action, -1, 1))
@@ -329,7 +329,9 @@ def test_the_saved_policy_acts_as_in_training(uninterrupted: Any, kind: str) -> 
 # --- settings
 
 
-@pytest.mark.parametrize("profile", ["cpu", "demo", "playground", "mjlab", "maniskill", "isaaclab", "sim2real"])
+@pytest.mark.parametrize(
+    "profile", ["cpu", "demo", "playground", "mjlab", "maniskill", "isaaclab", "sim2real", "tracking"]
+)
 def test_settings_of_each_profile(profile: str) -> None:
     config, reason = resolve("x", profile=profile, algo="ppo")
     assert validate(config) is config

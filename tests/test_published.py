@@ -8,9 +8,11 @@ from importlib import resources
 
 import pytest
 
+from warpsac import cli
 from warpsac.config.profiles import VARIANTS
 from warpsac.envs import published
 from warpsac.envs.tasks import benchmark_tasks
+from warpsac.report.groups import group_of
 from warpsac.report.runs import published_runs
 from warpsac.report.study import Study, make_study
 
@@ -30,6 +32,31 @@ def test_curves_by_hand() -> None:
     assert ant.steps.tolist() == [1e5, 2e5, 3e5, 4e5, 6e5, 8e5, 1e6]
     assert published.curves("PullCube-v1")["warpsac-l"].seeds == 3
     assert published.horizon(published.curves("G1JoystickFlatTerrain")["warpsac-a"].task) == 50_000_896
+
+
+LIMITED = ("mujoco", "dmc", "myosuite", "humanoidbench")
+
+
+def test_whose_runs_they_are() -> None:
+    """The baseline's authors ran flashsac on the data-limited tasks, the method's authors everything else."""
+    for name in published.tasks():
+        for variant, curve in published.curves(name).items():
+            baseline = variant == "flashsac" and curve.task.family in LIMITED
+            assert curve.source == ("baseline" if baseline else "method")
+            other_discount = baseline and curve.task.family == "myosuite"
+            assert curve.settings == ((("learner.gamma", "0.95"),) if other_discount else ())
+
+
+def test_notes_on_published_curves() -> None:
+    assert published.published_notes("G1JoystickFlatTerrain") == []
+    assert published.published_notes("no-such-task") == []
+    whose = "published flashsac: the baseline authors' own runs"
+    assert published.published_notes("Hopper-v4") == [whose]
+    (note,) = published.published_notes("myo-reach")
+    assert note == f"{whose}, with learner.gamma=0.95; to compare, train with --learner.gamma 0.95"
+    # The option that it names makes just that group.
+    words = ["myo-reach", "--variant", "flashsac", *note.partition("train with ")[2].split()]
+    assert group_of(cli.train_config(words)[0]).changes == published.curves("myo-reach")["flashsac"].settings
 
 
 def test_success_that_stayed_at_zero_is_zero_and_not_absent() -> None:

@@ -228,6 +228,14 @@ def test_a_task_without_scores_is_shown_but_not_aggregated(two_tasks: Path) -> N
     assert own.values("auc")[L].tolist() == [21.0]
 
 
+def test_a_task_that_follows_a_motion_is_of_mjlab(tmp_path: Path) -> None:
+    for profile in ("mjlab", "tracking"):
+        write_run(tmp_path, "Mjlab-Tracking-X", "warpsac-a", 1, straight(42.0, end=END), profile, profile=profile)
+    (task,) = study_of(tmp_path).tasks
+    assert task.scale.family == "mjlab"
+    assert {group.changes for group in task.groups} == {(("profile", "mjlab"),), (("profile", "tracking"),)}
+
+
 def test_families_and_the_whole(two_tasks: Path) -> None:
     for seed in (1, 2):
         write_run(two_tasks, "Hopper-v4", "warpsac-l", seed, [(0, 18.791, 1.0), (END, 4075.0, 9.0)])
@@ -453,7 +461,11 @@ def test_published_as_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     expected = "warpsac-l 0.766, warpsac-a 0.759, warpsac-norm-off 0.806, flashsac 0.718"
     assert f"playground: score-step AUC over 4 tasks: {expected}" in out
-    assert "Published data favour" in (tmp_path / "index.html").read_text()
+    page = (tmp_path / "index.html").read_text()
+    assert "Published data favour" in page
+    whose = '<p class="note">Published flashsac: the baseline authors&#39; own runs'
+    assert page.count(f"{whose}.</p>") == 5 + 7 + 14
+    assert page.count(f"{whose}, with learner.gamma=0.95; to compare, train with --learner.gamma 0.95.</p>") == 10
 
 
 @pytest.mark.parametrize(

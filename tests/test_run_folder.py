@@ -790,7 +790,7 @@ def test_the_curve_is_a_picture_whatever_there_is_to_draw(tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(curve, "write_atomically", refuse)
-    with pytest.raises(TrainingStopped, match=r"curve\.png \(no space left on device\)"):
+    with pytest.raises(OSError, match="No space left on device"):  # training goes on without
         curve.write_curve(path, rows, CONFIG)
     assert path.read_bytes() == pictures[-1]
 

@@ -456,7 +456,9 @@ def test_random_streams_belong_to_seed_and_counter() -> None:
         """The actions of untrained policies: random ones during the warm-up."""
         obs = jnp.ones((len(seeds), algorithm.ring.num_envs, algorithm.ring.obs_dim))
         agent, keys = algorithm.init(seeds, algorithm.init_memory(obs)), algorithm.streams(seeds)
-        action, after = algorithm.act(agent.learner.policy, agent.exploration, obs, keys, jnp.int32(counter))
+        action, after = algorithm.act(
+            agent.learner.policy, agent.exploration, agent.scale, obs, keys, jnp.int32(counter)
+        )
         assert (counter >= algorithm.warmup) == bool(after.noise.any())  # noise is drawn for the policy alone
         return np.asarray(action)
 

@@ -98,7 +98,12 @@ def test_a_contract_survives_json() -> None:
     [
         ({"joints": ["a"]}, r"robot\.default_pose: must have 1 numbers"),
         ({"control_hz": "fast"}, r"robot\.control_hz = 'fast': must be a number"),
-        ({"control_hz": 0}, r"robot\.control_hz: must be above 0"),
+        ({"control_hz": 0}, r"robot\.control_hz: must lie in 1\.\.10000"),
+        ({"control_hz": 1e-300}, r"robot\.control_hz: must lie in 1\.\.10000"),
+        ({"control_hz": 10**400}, r"robot\.control_hz = 1000.*: must be a number"),
+        ({"scene": "/etc/scene.xml"}, r"robot\.scene: '/etc/scene.xml' must lie in the exported folder"),
+        ({"scene": "../../scene.xml"}, r"robot\.scene: '../../scene.xml' must lie in the exported folder"),
+        ({"scene": "assets/../../scene.xml"}, r"robot\.scene: .* must lie in the exported folder"),
         ({"stiffness": [1.0, float("nan")]}, r"robot\.stiffness = nan: must be a number"),
         ({"stiffness": 3}, r"robot\.stiffness: must be a list"),
         ({"legs": 2}, r"robot\.legs: not known"),
@@ -118,6 +123,7 @@ def test_a_contract_survives_json() -> None:
         ({"observation": [{"name": "base_ang_vel", "size": 3}]}, r"base_ang_vel has no source"),
         ({"observation": [{"name": "last_action", "size": 2.5}]}, r"size = 2\.5: must be a whole number"),
         ({"observation": [{"name": "last_action", "size": 2, "delay": -1}]}, r"negative delay"),
+        ({"observation": [{"name": "last_action", "size": 2, "delay": 1e9}]}, r"a delay of more than 1000 steps"),
     ],
 )
 def test_a_bad_contract_is_one_line(change: dict[str, Any], message: str) -> None:
@@ -125,6 +131,12 @@ def test_a_bad_contract_is_one_line(change: dict[str, Any], message: str) -> Non
         deploy_contract.from_plain(deploy_contract.to_plain(walker.robot()) | change, "policy.onnx")
     assert str(caught.value).startswith("policy.onnx: robot.")
     assert "\n" not in str(caught.value)
+
+
+def test_a_name_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = walker.write_policy(tmp_path, card(walker.robot(), task="[/bold]"), np.zeros((22, 2)), [0, 0])
+    assert cli.main(["sim2sim", str(path), "--seconds", "1.1"]) == 0
+    assert "[/bold], 1.1 s in plain" in capsys.readouterr().out
 
 
 # --- observations

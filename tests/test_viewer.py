@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import re
+import select
 import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import viser
 from PIL import Image
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -415,6 +418,96 @@ def test_malformed_requests_do_no_harm(served: tuple[Stage, str], capfd: pytest.
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
+    """The address of a server that waits half a second for a request."""
+    monkeypatch.setattr(viewer_server, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(viewer_server, "SILENT_SECONDS", 0.5)
+    server = Server("127.0.0.1", 0, "impatient")
+    yield "127.0.0.1", int(server.url.rsplit(":", 1)[1])
+    server.stop()
+
+
+UPGRADE = (
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: viser-v" + viser.__version__.encode()
+)
+
+
+def answer_to(address: tuple[str, int], parts: Iterable[bytes], pause: float = 0.0) -> tuple[int, bytes]:
+    """Over a bare socket: how many parts could be sent before the other side closed, and all that it said."""
+    with socket.create_connection(address, timeout=60) as connection:
+        said, sent = b"", 0
+        with contextlib.suppress(ConnectionError):
+            for part in parts:
+                connection.sendall(part)
+                sent += 1
+                if select.select([connection], [], [], pause)[0]:  # it has answered, or closed
+                    break
+            while got := connection.recv(1 << 16):
+                said += got
+        return sent, said
+
+
+@pytest.mark.parametrize("more", [b"", UPGRADE + b"\r\n"], ids=["http", "websocket"])
+def test_a_request_that_trickles_in_is_given_up_as_a_whole(impatient: tuple[str, int], more: bytes) -> None:
+    """A byte at a time, each well within any time-out for one byte."""
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + more + b"X-Slow: " + 3000 * b"a"
+    sent, said = answer_to(impatient, (request[i : i + 1] for i in range(len(request))), pause=0.02)
+    assert sent < len(request)
+    assert said == b""
+    assert answer_to(impatient, [b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"])[1].startswith(b"HTTP/1.1 200 OK")
+
+
+def test_who_says_nothing_is_let_go(impatient: tuple[str, int]) -> None:
+    assert answer_to(impatient, []) == (0, b"")
+    sent, said = answer_to(impatient, [b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + UPGRADE + b"\r\n\r\n"])
+    assert sent == 1
+    assert said.startswith(b"HTTP/1.1 101 ")  # a page that never answers, which the end of this call shows is let go
+
+
+def test_connections_are_limited_before_they_say_what_they_want(
+    served: tuple[Stage, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewer_server, "MOST_CONNECTIONS", 8)
+    address = ("127.0.0.1", int(served[1].rsplit(":", 1)[1]))
+    request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    waiting = [socket.create_connection(address, timeout=60) for _ in range(8)]
+    assert answer_to(address, [request])[1] == b""
+    for connection in waiting:  # those that came first are served
+        connection.sendall(request)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+        connection.close()
+    while not answer_to(address, [request])[1].startswith(b"HTTP/1.1 200 OK"):
+        pass  # until the others are gone
+
+
+@pytest.mark.parametrize(
+    ("line", "header", "code"),
+    [
+        ("/" + 4000 * "a", "X: y", "404 "),
+        ("/%00", "X: y", "404 "),
+        ("//../../../../etc/passwd", "X: y", "404 "),
+        ("http://example.com/", "X: y", "404 "),
+        ("/", "Origin: http://[::1", "403 "),
+        ("/", "Origin: http://127.0.0.1@example.com", "403 "),
+        ("/", "Origin: null", "403 "),
+        ("/", "Upgrade: websocket", "400 "),
+        ("/", "Content-Length: 1000000000", None),
+        ("/", "A: b\r\n" * 500, None),
+        ("/" + 20_000 * "a", "X: y", None),
+    ],
+)
+def test_odd_requests_over_a_bare_socket(
+    served: tuple[Stage, str], capfd: pytest.CaptureFixture[str], line: str, header: str, code: str | None
+) -> None:
+    address = ("127.0.0.1", int(served[1].rsplit(":", 1)[1]))
+    said = answer_to(address, [f"GET {line} HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n\r\n".encode()])[1].decode()
+    assert said.startswith(f"HTTP/1.1 {code}") if code else said == ""
+    assert "Traceback" not in said
+    assert capfd.readouterr() == ("", "")
+
+
 def test_it_is_never_published(
     served: tuple[Stage, str], page: ViewerPage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -448,6 +541,10 @@ def test_addresses_that_cannot_be_had(capsys: pytest.CaptureFixture[str]) -> Non
         )
     with pytest.raises(UserError, match=r"port = 99999: must lie in 0\.\.65535"):
         Server("127.0.0.1", 99999, "x")
+    with pytest.raises(UserError, match=r"cannot listen on \u00e9+, port 0: no name of a host"):
+        Server("\u00e9" * 70, 0, "x")
+    with pytest.raises(UserError, match=r"host = '': must be an address; 0\.0\.0\.0 serves the whole network"):
+        Server("", 0, "x")
     with pytest.raises(UserError, match="cannot listen on no such host, port 0"):
         Server("no such host", 0, "x")
 

@@ -252,7 +252,9 @@ def test_the_policy_acts_from_the_start(tmp_path: Path, trained: Path) -> None:
     _, loop = first_state(tiny(tmp_path, init_from=str(trained)))
     driver: Any = loop.driver
     agent, obs = driver.state.agent, jnp.asarray(driver.state.obs)
-    action, _ = driver.algorithm.act(agent.learner.policy, agent.exploration, obs, driver.keys, jnp.asarray(0))
+    action, _ = driver.algorithm.act(
+        agent.learner.policy, agent.exploration, agent.scale, obs, driver.keys, jnp.asarray(0)
+    )
     key = jax.tree.map(lambda keys: keys[0], driver.keys.act)
     policy, exploration = jax.tree.map(lambda leaf: leaf[0], (agent.learner.policy, agent.exploration))
     explored, _ = sac.explore(driver.algorithm.actor, policy, exploration, obs[0], jax.random.fold_in(key, 0))

@@ -15,6 +15,8 @@ def main() -> int:
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     if __name__ == "__main__" and sys.path and sys.path[0] == os.getcwd():
         del sys.path[0]  # `python -m` would import whatever lies in the current folder
+    # Nor do Python processes that this one starts, or a package that it imports: the fork server, Ray's, glfw's, ...
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
     from warpsac.cli import main as run
 
     signal.signal(signal.SIGINT, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import importlib
 import os
 import re
@@ -19,13 +20,13 @@ import tyro
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import own_version
 from warpsac.config.resumable import CHANGEABLE
-from warpsac.config.schema import CheckpointConfig, Config, Count, EnvConfig, EvalConfig, LogConfig, Positive
+from warpsac.config.schema import CheckpointConfig, Config, Count, Devices, EnvConfig, EvalConfig, LogConfig, Positive
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
-from warpsac.errors import TrainingStopped, UserError
+from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
 from warpsac.runs import policies
-from warpsac.runs.files import in_words
+from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
@@ -44,7 +45,8 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
   export RUN              export a trained policy as an ONNX file with everything a robot needs to know
   sim2sim POLICY.onnx     run an exported policy on plain MuJoCo
   bench SUITE             train a grid of tasks, variants and seeds; without SUITE: list the built-in suites
-  report FOLDER           write a page with learning curves and tables of all runs in a folder
+  report FOLDER           write a page with learning curves and tables of all runs in a folder;
+                          --scoreboard: compare them with the published results of all benchmark tasks
   tasks                   list the benchmark tasks; --check tries those that can run on this machine
   motion CLIP.csv         turn a recorded motion into the npz file that a tracking task follows
   check-env ID            check whether your own environment can be trained, and what to fix
@@ -59,6 +61,7 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   module:TASK                 imports the module that registers TASK (also: --module MODULE)
   module:make_env             an environment of your own: a class or a function that makes it
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
+  --path PATH                 a path in the file of --config that may be used
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
@@ -81,6 +84,7 @@ ELSEWHERE = {
     "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
+LONGEST_LINE = 4000  # characters of an error: the paths of many seeds fit in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"warpsac {own_version() or '(unknown version)'}")
         return 0
     if words[0] not in COMMANDS:
-        print(f"warpsac: unknown command '{words[0]}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        unknown = printable(shortened(words[0]))
+        print(f"warpsac: unknown command '{unknown}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     try:
         with unwinding_on_sigterm():
@@ -103,14 +108,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except (UserError, TrainingStopped) as error:
-        print(f"warpsac: {error}", file=sys.stderr)
+        print(f"warpsac: {printable(shortened(str(error), LONGEST_LINE))}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, Terminated) as interruption:
         print("warpsac: interrupted", file=sys.stderr)
         return 143 if isinstance(interruption, Terminated) else 130
+    except MemoryError as error:
+        print(f"warpsac: out of memory ({in_a_line(error)}); smaller settings may fit", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of a pipe, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # of a place that nobody expected to fail
+        what = f"{error.filename}: {in_words(error)}" if error.filename else in_a_line(error)
+        print(f"warpsac: {printable(shortened(what, LONGEST_LINE))}", file=sys.stderr)
+        return 2 if error.errno == errno.ENAMETOOLONG else 1
 
 
 def _run(command: str, words: list[str]) -> int:
@@ -123,7 +135,10 @@ def _run(command: str, words: list[str]) -> int:
         module: Any = importlib.import_module(f"warpsac.{name}")
     changes, words = _task_config(words) if command == "play" else ({}, words)
     asked: Any = parse(getattr(module, options), words, f"warpsac {command}")
-    return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
+    try:
+        return int(module.command(dataclasses.replace(asked, task_config=changes) if changes else asked))
+    except SystemExit as error:
+        raise exited(error) from error
 
 
 # --- train
@@ -146,6 +161,8 @@ class ResumeOptions:
     """Run folders, as `train` printed them."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the runs' settings that may be used, where only the runs name them."""
     motion: str | None = None
     """Where the clip, or the folder of clips, is now that a tracking task follows; default: where it was."""
     total_steps: Count | None = None
@@ -154,6 +171,8 @@ class ResumeOptions:
     """Stop at this many environment steps instead of where the run was to stop."""
     time_budget: float | None = None
     """Stop after this many seconds from now."""
+    devices: Devices | None = None
+    """Another number of devices; default: as before."""
     learner: Rates = dataclasses.field(default_factory=Rates)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)
@@ -170,7 +189,8 @@ def resume_options(words: list[str]) -> tuple[ResumeOptions, dict[str, Any]]:
     config = open_run(asked.resume[0]).config  # its settings are the defaults of those that are not given
     sections: dict[str, Any] = {"eval": config.eval, "checkpoint": config.checkpoint, "log": config.log}
     asked = parse(ResumeOptions, words, "warpsac train", default=ResumeOptions(asked.resume, **sections))
-    settings: dict[str, Any] = {"total_steps": asked.total_steps} if asked.total_steps else {}
+    plain = {"total_steps": asked.total_steps, "devices": asked.devices}
+    settings: dict[str, Any] = {name: value for name, value in plain.items() if value is not None}
     for name, before in {"learner": Rates(), **sections}.items():
         now = dataclasses.asdict(getattr(asked, name))
         settings[name] = {key: value for key, value in now.items() if value != getattr(before, key)}
@@ -186,6 +206,7 @@ def _train(words: list[str]) -> int:
         asked, settings = resume_options(words)
         devices.use_compilation_cache()
         modules.use(asked.module)
+        modules.name_paths(asked.path)
         return _end_of_training(
             training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
         )
@@ -218,6 +239,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     """The config that the words of a train command describe, and the line that explains its variant."""
     named, words = _without_all(words, "--module")
     modules.use(named)
+    modules.name_paths(words)
+    words = _without_all(words, "--path")[1]
     changes, words = _task_config(words)
     saved, rest = _without(words, "--config")
     if saved is not None:
@@ -252,16 +275,19 @@ def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tu
     if words and not words[0].startswith("-"):
         raise UserError(f"{words[0]}: the task is the one of --config {path}; leave it out")
     try:
-        text = (path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = in_words(error) if isinstance(error, OSError) else "not a text file"
-        raise UserError(f"--config {path}: {reason}") from None
+        text = read_text(path / "config.json" if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"--config {error}") from None
     saved = from_json(text, str(path))
-    saved = dataclasses.replace(saved, env=dataclasses.replace(saved.env, humanoidbench=None))  # code, not from a file
+    left_out, env = modules.without_folders(saved.env, str(path))
+    elsewhere, saved = saved.out, dataclasses.replace(saved, env=env, out=Config.out)  # where to write, the user says
     more = registry.task_config_of(saved.task, saved.simulator, changes)
     saved = dataclasses.replace(saved, task_config={**saved.task_config, **more})
     config = parse(Config, words, "warpsac train --config FILE", default=saved, description=TRAIN_HELP)
-    return validate(config), f"variant {config.variant}: as in {path}"
+    modules.require_paths(dataclasses.asdict(config), str(path), *modules.PATHS, modules.OWN)
+    if elsewhere not in (Config.out, config.out):
+        left_out.append(f"out = {elsewhere!r}: only {path} names it, so {config.out} is used; --out chooses another")
+    return validate(config), "\n".join([f"variant {config.variant}: as in {path}", *left_out])
 
 
 def _without(words: list[str], option: str) -> tuple[str | None, list[str]]:

@@ -16,7 +16,7 @@ class ConfigError(UserError):
     """A setting is out of range: the message names the field, its value and what is allowed."""
 
     def __init__(self, field: str, value: object, allowed: str):
-        super().__init__(f"{field} = {value!r}: {allowed}")
+        super().__init__(f"{field} = {shortened(repr(value))}: {allowed}")
 
 
 class OtherSettings(UserError):
@@ -34,6 +34,17 @@ class OtherSettings(UserError):
 
     def _with(self, settings: str) -> str:
         return f"{self._why}: {settings}{self._otherwise}"
+
+
+def shortened(text: str, longest: int = 120) -> str:
+    """For a line of a message: the start and the end of what is too long for one."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
+
+def printable(text: str) -> str:
+    """As one line that does nothing to a terminal: what names and files may hold besides text is written as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def _as_words(value: object) -> str:
@@ -55,6 +66,11 @@ class TrainingStopped(Exception):
     """
 
     exit_code = 1
+
+
+def exited(error: SystemExit) -> TrainingStopped:
+    """A task's code that calls sys.exit does not end the program as if all were well."""
+    return TrainingStopped(f"code of the task ended the program ({in_a_line(error)})")
 
 
 def in_a_line(error: BaseException) -> str:

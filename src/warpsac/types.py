@@ -17,6 +17,18 @@ import numpy as np
 
 Array = Any  # numpy.ndarray or jax.Array: most functions here take either
 
+# Larger ones are faults like NaN: float32 holds no sum of the squares of many, or of their discounted sums.
+LARGEST_OBS, LARGEST_REWARD = 1e15, 1e12
+
+
+def usable(obs: Any) -> Any:
+    """Which numbers of an observation can be learned from; of any library's array, on the host or in a program."""
+    return abs(obs) <= LARGEST_OBS
+
+
+def usable_reward(reward: Any) -> Any:
+    return abs(reward) <= LARGEST_REWARD
+
 
 @dataclass(frozen=True)
 class ObsViews:

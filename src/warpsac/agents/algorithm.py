@@ -16,6 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from warpsac.replay.ring import RingSpec
 from warpsac.types import Array, ObsViews, Restart, StepResult
@@ -32,6 +33,31 @@ def over_seeds(function: Callable[..., Any], seeds: int) -> Callable[..., Any]:
         return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], arguments)))
 
     return single
+
+
+# --- the device axis
+
+
+def over_devices(function: Callable[..., Any], mesh: Mesh | None, inputs: Any, outputs: Any) -> Callable[..., Any]:
+    """The function of one device's part applied on all devices; without a mesh, the function itself.
+
+    `inputs` and `outputs` say how arguments and results are divided; results that are not must be equal everywhere.
+    """
+    if mesh is None:
+        return function
+    return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+
+def own_keys(keys: Array, mesh: Mesh | None) -> Array:
+    """Within `over_devices`: keys of this device alone, of the same shape."""
+    if mesh is None:
+        return keys
+    (axis,) = mesh.axis_names
+    flat = jax.vmap(lambda key: jax.random.fold_in(key, jax.lax.axis_index(axis)))(keys.reshape(-1))
+    return flat.reshape(keys.shape)
+
+
+# --- trees of all seeds, random streams
 
 
 def stacked(parts: Sequence[Any]) -> Any:
@@ -160,9 +186,10 @@ Exploration = TypeVar("Exploration")
 Memory = TypeVar("Memory")
 Batches = TypeVar("Batches")
 Streams = TypeVar("Streams")
+Scale = TypeVar("Scale")
 
 
-class AgentState(NamedTuple, Generic[Learner, Exploration, Memory]):
+class AgentState(NamedTuple, Generic[Learner, Exploration, Memory, Scale]):
     """All that an algorithm changes while it trains, [S, ...]."""
 
     learner: Learner
@@ -170,7 +197,8 @@ class AgentState(NamedTuple, Generic[Learner, Exploration, Memory]):
     """What acting carries from one step to the next: noise that is held; nothing for PPO."""
     memory: Memory
     """A replay ring or a rollout."""
-    scale: RewardScale
+    scale: Scale
+    """What is kept of the rewards seen: a `RewardScale`; with several arms also how these stand."""
     sums: MetricSums
 
 
@@ -190,7 +218,7 @@ class Actor(Protocol[Policy]):
         """The deterministic actions [N, A] in [-1, 1]: evaluation and deployment."""
 
 
-class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]):
+class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams, Scale]):
     @property
     def seeds(self) -> int:
         """Seeds trained next to each other."""
@@ -201,6 +229,18 @@ class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]
     @property
     def ring(self) -> RingSpec | None:
         """The sizes of a memory that checkpoints keep; None if it is collected again."""
+
+    @property
+    def needs(self) -> Mapping[str, int]:
+        """Bytes that each of these settings asks for at least, over all seeds and besides replay: parameters with what
+        the optimizer keeps, and what one update holds."""
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The devices over which environments and memory are divided; None: one device has all of them."""
+
+    @property
+    def devices(self) -> int: ...
 
     @property
     def rate_setting(self) -> str:
@@ -221,14 +261,14 @@ class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]
     def streams(self, seeds: Sequence[int]) -> Streams:
         """The roots of the algorithm's random streams."""
 
-    def init(self, seeds: Sequence[int], memory: Memory) -> AgentState[Learner, Exploration, Memory]:
+    def init(self, seeds: Sequence[int], memory: Memory) -> AgentState[Learner, Exploration, Memory, Scale]:
         """The first state of all seeds, with an empty memory."""
 
     def init_memory(self, first_obs: Array) -> Memory:
         """An empty memory on the device; the first step will be taken from `first_obs` [S, N, D]."""
 
     def act(
-        self, policy: Policy, exploration: Exploration, obs: Array, keys: Streams, interaction: Array
+        self, policy: Policy, exploration: Exploration, scale: Scale, obs: Array, keys: Streams, interaction: Array
     ) -> tuple[Array, Exploration]:
         """Exploring actions [S, N, A], as `remember` wants them."""
 
@@ -238,27 +278,37 @@ class Algorithm(Protocol[Learner, Policy, Exploration, Memory, Batches, Streams]
     def remember(
         self,
         memory: Memory,
-        scale: RewardScale,
+        scale: Scale,
         obs: Array,
         action: Array,
         step: StepResult,
         restart: Restart | None,
         interaction: Array,
-    ) -> tuple[Memory, RewardScale]:
+    ) -> tuple[Memory, Scale]:
         """Take in one step [S, N, ...] made with `action` from `obs`."""
 
-    def cut(self, memory: Memory, scale: RewardScale, mask: Array, obs: Array) -> tuple[Memory, RewardScale]:
+    def cut(self, memory: Memory, scale: Scale, mask: Array, obs: Array) -> tuple[Memory, Scale]:
         """Close the running episodes of the mask [S, N]: the simulator was reset to `obs` there."""
+
+    def restarted(self, scale: Scale, mask: Array) -> Scale:
+        """The part of `cut` that is about rewards."""
 
     def sample(self, memory: Memory, obs: Array, keys: Streams, updates: Array) -> Batches:
         """What the next call of `learn` learns from; `obs` is what will be acted on next."""
 
     def learn(
-        self, learner: Learner, scale: RewardScale, sums: MetricSums, batches: Batches, keys: Streams, phase: int
-    ) -> tuple[Learner, RewardScale, MetricSums]:
+        self, learner: Learner, scale: Scale, sums: MetricSums, batches: Batches, keys: Streams, phase: int
+    ) -> tuple[Learner, Scale, MetricSums]:
         """One round of updates."""
 
-    def metrics(self, memory: Memory, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
+    def policies(self, learner: Learner, scale: Scale) -> dict[str, Policy]:
+        """What a checkpoint keeps to act with, [S, ...]: "policy" is evaluated and deployed; of several arms also the
+        others, by their numbers."""
+
+    def choices(self, scale: Scale) -> list[str | None]:
+        """For each seed the arm whose policy that is; None if there is only one."""
+
+    def metrics(self, memory: Memory, scale: Scale, sums: MetricSums) -> list[dict[str, float]]:
         """Means of the metrics since `empty_sums`, and the health of the memory, for each seed; reads the device."""
 
     def empty_sums(self) -> MetricSums: ...

@@ -34,6 +34,7 @@ class Format(NamedTuple):
 
     dtype: Any
     precision: jax.lax.Precision  # of float32 products: by default an NVIDIA GPU rounds their factors to TF32
+    axis: str | None = None  # of the devices that a minibatch is divided over, if it is: moments are of all its rows
 
 
 FORMATS = {
@@ -167,6 +168,15 @@ def init_critic(
 # memory in one kernel, and both sums of a pass share it. Observations and outputs stay [rows, features].
 
 
+def _over_devices(sums: tuple[Array, Array], axis: str | None) -> tuple[Array, Array]:
+    return sums if axis is None else jax.lax.psum(sums, axis)
+
+
+def _rows(x: Array, axis: str | None) -> int:
+    """Of the whole minibatch."""
+    return x.shape[1] if axis is None else x.shape[1] * jax.lax.axis_size(axis)
+
+
 def _two_sums(a: Array, b: Array, raw: bool) -> tuple[Array, Array]:
     """Sums of two [features, rows] arrays over the rows, in one pass.
 
@@ -178,7 +188,7 @@ def _two_sums(a: Array, b: Array, raw: bool) -> tuple[Array, Array]:
     return jax.lax.reduce((a, b), (zero, zero), lambda x, y: (x[0] + y[0], x[1] + y[1]), (1,))
 
 
-def _batch_moments(x: Array, raw: bool) -> Moments:
+def _batch_moments(x: Array, raw: bool, axis: str | None) -> Moments:
     """Mean and biased variance over the rows, in one pass with float32 sums.
 
     For raw observations the sums are taken around the first row: they may lie far from zero compared
@@ -188,10 +198,13 @@ def _batch_moments(x: Array, raw: bool) -> Moments:
     shift: Array = 0.0
     if raw:
         shift = centred[:, 0]
+        if axis is not None:  # the same everywhere
+            shift = jax.lax.pmean(shift, axis)
         centred = centred - shift[:, None]
-    total, squares = _two_sums(centred, jnp.square(centred), raw)
-    mean = total / x.shape[1]
-    return Moments(mean + shift, jnp.maximum(squares / x.shape[1] - jnp.square(mean), 0.0))
+    total, squares = _over_devices(_two_sums(centred, jnp.square(centred), raw), axis)
+    rows = _rows(x, axis)
+    mean = total / rows
+    return Moments(mean + shift, jnp.maximum(squares / rows - jnp.square(mean), 0.0))
 
 
 def _standardize(x: Array, mean: Array, inverse: Array, affine: Affine, relu: bool) -> Array:
@@ -199,22 +212,23 @@ def _standardize(x: Array, mean: Array, inverse: Array, affine: Affine, relu: bo
     return (jnp.maximum(y, 0.0) if relu else y).astype(x.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _normalize_batch(x: Array, affine: Affine, relu: bool) -> tuple[Array, Moments]:
-    return _normalize_batch_forward(x, affine, relu)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _normalize_batch(x: Array, affine: Affine, relu: bool, axis: str | None) -> tuple[Array, Moments]:
+    return _normalize_batch_forward(x, affine, relu, axis)[0]
 
 
-def _normalize_batch_forward(x: Array, affine: Affine, relu: bool) -> tuple[Any, Any]:
-    moments = _batch_moments(x, raw=not relu)  # only the input's norm has no ReLU behind it
+def _normalize_batch_forward(x: Array, affine: Affine, relu: bool, axis: str | None) -> tuple[Any, Any]:
+    moments = _batch_moments(x, not relu, axis)  # only the input's norm has no ReLU behind it
     inverse = jax.lax.rsqrt(moments.var + BATCH_NORM_EPS)
     y = _standardize(x, moments.mean, inverse, affine, relu)
     return (y, moments), (x, moments.mean, inverse, affine)
 
 
-def _normalize_batch_backward(relu: bool, saved: Any, cotangents: Any) -> tuple[Array, Affine]:
+def _normalize_batch_backward(relu: bool, axis: str | None, saved: Any, cotangents: Any) -> tuple[Array, Affine]:
     """One pass over the rows for both sums, one for dx, both from the saved input: nothing else is kept.
 
-    The moments are outputs for bookkeeping and carry no gradient.
+    The moments are outputs for bookkeeping and carry no gradient. Over several devices dx is the gradient of all their
+    losses together, since the moments are of all rows; that of scale and bias is of the own rows, as for every kernel.
     """
     x, mean, inverse, affine = saved
     centred = (x.astype(jnp.float32) - mean[:, None]) * inverse[:, None]
@@ -222,21 +236,24 @@ def _normalize_batch_backward(relu: bool, saved: Any, cotangents: Any) -> tuple[
     if relu:
         dy = jnp.where(centred * affine.scale[:, None] + affine.bias[:, None] > 0, dy, 0.0)
     d_bias, d_scale = _two_sums(dy, dy * centred, raw=not relu)
-    dx = (inverse * affine.scale)[:, None] * (dy - (d_bias[:, None] + centred * d_scale[:, None]) / x.shape[1])
+    all_bias, all_scale = _over_devices((d_bias, d_scale), axis)
+    dx = (inverse * affine.scale)[:, None] * (dy - (all_bias[:, None] + centred * all_scale[:, None]) / _rows(x, axis))
     return dx.astype(x.dtype), Affine(d_scale, d_bias)
 
 
 _normalize_batch.defvjp(_normalize_batch_forward, _normalize_batch_backward)
 
 
-def batch_norm(x: Array, affine: Affine, running: Moments | None, relu: bool = False) -> tuple[Array, Moments]:
+def batch_norm(
+    x: Array, affine: Affine, running: Moments | None, relu: bool = False, axis: str | None = None
+) -> tuple[Array, Moments]:
     """BatchNorm of [features, rows] over the rows, then ReLU if asked: one law for the two modes.
 
     Normalises with the batch's moments if `running` is None, else with those; returns the result and the
     moments that were used.
     """
     if running is None:
-        return _normalize_batch(x, affine, relu)
+        return _normalize_batch(x, affine, relu, axis)
     inverse = jax.lax.rsqrt(running.var + BATCH_NORM_EPS)
     return _standardize(x, running.mean, inverse, affine, relu), running
 
@@ -255,13 +272,13 @@ def _linear(kernel: Array, x: Array, number: Format) -> Array:
 
 def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, number: Format) -> tuple[Array, TrunkMoments]:
     """Features [width, rows] before the RMSNorm for inputs [rows, inputs], and the moments used."""
-    y, moments_in = batch_norm(x.astype(jnp.float32).T, trunk.norm_in, running and running.norm_in)
+    y, moments_in = batch_norm(x.astype(jnp.float32).T, trunk.norm_in, running and running.norm_in, axis=number.axis)
     h = _linear(trunk.w_in, y.astype(number.dtype), number)
     pairs = []
     for i, block in enumerate(trunk.blocks):
         before = running.blocks[i] if running else (None, None)
-        y, moments1 = batch_norm(_linear(block.w1, h, number), block.norm1, before[0], relu=True)
-        y, moments2 = batch_norm(_linear(block.w2, y, number), block.norm2, before[1], relu=True)
+        y, moments1 = batch_norm(_linear(block.w1, h, number), block.norm1, before[0], True, number.axis)
+        y, moments2 = batch_norm(_linear(block.w2, y, number), block.norm2, before[1], True, number.axis)
         h = h + y
         pairs.append((moments1, moments2))
     return h, TrunkMoments(moments_in, tuple(pairs))

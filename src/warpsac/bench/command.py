@@ -22,9 +22,10 @@ from warpsac.bench.state import RunState, require_as_planned
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
+from warpsac.config.schema import at_least, at_most
 from warpsac.envs import modules, registry
 from warpsac.envs.task_list import obstacle
-from warpsac.errors import ConfigError, UserError
+from warpsac.errors import UserError
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.files import Held, lock_file, require_writable, unlock
@@ -45,11 +46,13 @@ class BenchOptions:
     """Only these variants."""
     module: tuple[str, ...] = ()
     """Modules that the tasks of a suite may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths in the settings of a suite that may be used."""
     seeds: tuple[int, ...] | None = None
     """Instead of the suite's own."""
     set: tuple[str, ...] = ()
     """Settings for every run, as learner.blocks=1; what the suite itself sets overrides them."""
-    retries: int = 2
+    retries: Annotated[int, at_least(0), at_most(1000)] = 2
     """How often a failed run is tried again."""
     seeds_together: Together = "auto"
     """Train the seeds of a task and variant in one program; auto: as many as fit into memory."""
@@ -73,8 +76,6 @@ def command(asked: BenchOptions) -> int:
     if asked.suite is None:
         _list_suites()
         return 0
-    if asked.retries < 0:
-        raise ConfigError("retries", asked.retries, "must be at least 0")
     if asked.launcher == "ray" and asked.gpus is not None:
         raise UserError("--gpus chooses among the GPUs of this machine: leave it out with --launcher ray")
     if asked.launcher == "local" and asked.ray_address is not None:
@@ -94,6 +95,7 @@ def command(asked: BenchOptions) -> int:
 def load_suite(asked: BenchOptions) -> Suite:
     assert asked.suite is not None
     modules.use([*asked.module, *(name for name in asked.tasks or () if ":" in name)])
+    modules.name_paths(asked.path)
     if asked.suite in BUILT_IN:
         name, grids = asked.suite, BUILT_IN[asked.suite].grids
     elif asked.suite.endswith((".yaml", ".yml")) or Path(asked.suite).is_file():
@@ -140,7 +142,8 @@ def _memory(asked: BenchOptions) -> int | None:
     from warpsac.training.devices import free_host_bytes
 
     slots = _slots(asked)
-    return min(slot.memory or free_host_bytes() // len(slots) for slot in slots)
+    of_host = free_host_bytes() // len(slots)
+    return min(slot.memory or of_host for slot in slots)
 
 
 def _rank(states: Sequence[RunState]) -> int:

@@ -15,6 +15,7 @@ from warpsac.errors import ConfigError
 
 # The part of a GPU's memory that JAX takes when it has it alone, and what programs that share one get together.
 ALONE, SHARED = 0.75, 0.9
+MOST_PROGRAMS = 1000  # at a time, or on one core or GPU
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,14 @@ def check_limits(gpus_per_run: float | None, cpus_per_run: float | None, paralle
         raise ConfigError("gpus_per_run", gpus_per_run, "must lie in 0..1: a program uses one GPU or a part of it")
     if cpus_per_run is not None and not cpus_per_run > 0:
         raise ConfigError("cpus_per_run", cpus_per_run, "must be above 0")
+    if cpus_per_run is not None and cpus_per_run * MOST_PROGRAMS < 1:
+        raise ConfigError("cpus_per_run", cpus_per_run, f"must be at least {1 / MOST_PROGRAMS:g}")
+    if gpus_per_run and gpus_per_run * MOST_PROGRAMS < 1:
+        raise ConfigError("gpus_per_run", gpus_per_run, f"must be 0, or at least {1 / MOST_PROGRAMS:g}")
     if parallel is not None and parallel < 1:
         raise ConfigError("parallel", parallel, "must be at least 1")
+    if parallel is not None and parallel > MOST_PROGRAMS:
+        raise ConfigError("parallel", parallel, f"must be at most {MOST_PROGRAMS}")
 
 
 def make_slots(

@@ -166,6 +166,13 @@ def _require_cluster(address: str | None) -> None:
 # --- the launcher
 
 
+@contextlib.contextmanager
+def _elsewhere() -> Iterator[None]:
+    """In a folder that holds nothing: Ray has its processes search the one it is started in, before all others."""
+    with tempfile.TemporaryDirectory(prefix="warpsac-ray-") as empty, contextlib.chdir(empty):
+        yield
+
+
 class RayLauncher:
     def __init__(
         self, bench: Path, request_of: Callable[[Job], Request], address: str | None = None,
@@ -185,8 +192,10 @@ class RayLauncher:
         if self._own:
             _require_cluster(address)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
+            quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
             try:
-                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, namespace="warpsac-bench")
+                with _elsewhere():
+                    ray.init(address=address, namespace="warpsac-bench", **quiet)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 where = address or "here"
                 raise UserError(f"no Ray cluster at {where}: {' '.join(str(error).split())}") from None

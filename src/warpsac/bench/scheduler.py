@@ -47,7 +47,10 @@ class Job:
         return f"{self.cell.config.task} {self.cell.variant}, seed{'s' if len(seeds) > 1 else ''} {listed}"
 
     def log(self, bench: Path) -> Path:
-        return bench / "logs" / f"{self.cell.name}-seed{'-'.join(map(str, self.seeds))}.log"
+        seeds = "-".join(map(str, self.seeds))
+        if len(seeds) > 60:  # names of files have an end
+            seeds = f"{self.seeds[0]}-and-{len(self.seeds) - 1}-more"
+        return bench / "logs" / f"{self.cell.name}-seed{seeds}.log"
 
 
 def seed_bytes(config: Config) -> int | None:

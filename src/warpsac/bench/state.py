@@ -103,8 +103,10 @@ def saved_steps(states: Sequence[RunState]) -> int:
 def require_as_planned(bench: Path, cell: Cell) -> None:
     """Refuse a folder whose runs were trained with other settings, naming the first that differs."""
     wanted = dict(leaves(dataclasses.asdict(cell.config)))
-    for seed in cell.config.seeds:
-        folder = folder_of(bench / cell.name, cell.config, seed)
+    folders = [folder_of(bench / cell.name, cell.config, seed) for seed in cell.config.seeds]
+    for link in filter(Path.is_symlink, [bench / "logs", bench / cell.name, *folders]):
+        raise UserError(f"{link}: a symbolic link, and a bench writes to its own folder only: move it away")
+    for folder in folders:
         try:
             config = run_folder.open_run(folder).config
         except UserError:

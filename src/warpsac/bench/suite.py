@@ -7,14 +7,15 @@ others from YAML.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warpsac.config.profiles import PROFILES, VARIANTS
-from warpsac.config.schema import PPO, Config
-from warpsac.envs import registry
+from warpsac.config.schema import AUTO, PPO, Config
+from warpsac.envs import modules, registry
 from warpsac.envs.registry import configure
 from warpsac.envs.tasks import EXTRAS, benchmark_tasks
 from warpsac.errors import ConfigError, UserError
@@ -23,6 +24,7 @@ from warpsac.report.groups import is_material
 Settings = Mapping[str, Any]
 
 DEFAULT_SEEDS = (1, 2, 3, 4, 5)
+MOST_RUNS = 100_000
 
 # Not settings of a cell: decided by the suite's own keys or by the folder; a time budget because a run of a suite ends
 # at its last step.
@@ -105,6 +107,12 @@ class Grid:
         by_variants = [path in dict(leaves(entry.settings)) for entry in self.variants]
         return path in self.sweep or path in dict(leaves(self.settings)) or (any(by_variants) and all(by_variants))
 
+    @property
+    def most_runs(self) -> int:
+        """As many as its cells and seeds are, counted without making them."""
+        tasks, swept = (len(tasks_of(group)) for group in self.tasks), map(len, self.sweep.values())
+        return sum(tasks) * max(len(self.variants), 1) * math.prod(swept) * len(self.seeds)
+
     def cells(self) -> Iterator[Cell]:
         # A published return belongs to exactly these settings, at the end of training.
         set_here = [path for path, _ in leaves(merged(self.asked, self.settings)) if not path.startswith("eval.")]
@@ -128,6 +136,7 @@ class Grid:
                 raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
             return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
 
+        modules.require_paths(own, self.where or "the suite", *modules.PATHS, modules.OWN)
         try:
             return made(merged(self.asked, own))
         except UserError as error:
@@ -173,6 +182,9 @@ def merged(*layers: Settings) -> dict[str, Any]:
 def make_suite(name: str, grids: Sequence[Grid]) -> Suite:
     """All cells of the grids; a cell that two grids share counts once."""
     found: dict[str, Cell] = {}
+    runs = sum(grid.most_runs for grid in grids)
+    if runs > MOST_RUNS:
+        raise UserError(f"{name}: would be {runs:,} runs; a suite has at most {MOST_RUNS:,}")
     for grid in grids:
         try:
             for cell in grid.cells():
@@ -191,8 +203,8 @@ def narrowed(
 ) -> list[Grid]:  # fmt: skip
     """The grids with fewer tasks or variants, other seeds, or settings that the suite's own override."""
     for variant in variants or ():
-        if variant not in (*VARIANTS, PPO):
-            raise ConfigError("variants", variant, f"must be one of {', '.join((*VARIANTS, PPO))}")
+        if variant not in (*VARIANTS, AUTO, PPO):
+            raise ConfigError("variants", variant, f"must be one of {', '.join((*VARIANTS, AUTO, PPO))}")
 
     def names_of(groups: Sequence[str]) -> list[str]:
         return [registry.lookup(name).name for group in groups for name in tasks_of(group)]
@@ -262,6 +274,10 @@ BUILT_IN: dict[str, BuiltIn] = {
     "limited": BuiltIn("all data-limited tasks", (Grid(("limited",)),)),
     "abundant": BuiltIn("all data-abundant tasks", (Grid(("abundant",)),)),
     **{family: BuiltIn(f"the {family} family", (Grid((family,)),)) for family in EXTRAS},
+    "flashsac-myosuite": BuiltIn(
+        "flashsac on MyoSuite as it was published, with a discount of 0.95",
+        (Grid(("myosuite",), (Entry("flashsac", {"learner": {"gamma": 0.95}}, "gamma-0.95"),)),),
+    ),
     "ablation-swd": BuiltIn(
         "uniform replay or Sample Weight Decay, 1 to 3 blocks",
         (Grid(LIMITED_TASKS, (Entry("flashsac"), Entry("warpsac-l")), {"learner.blocks": (1, 2, 3)},

@@ -17,6 +17,7 @@ from warpsac.runs.files import read_text
 GRID_KEYS = ("tasks", "variants", "sweep", "settings", "profile", "seeds")
 FILE_KEYS = ("name", "grids")
 ENTRY_KEYS = ("variant", "label", "settings")
+LONGEST, MOST_ENTRIES = 1_000_000, 100_000  # characters of a file, and what they may stand for
 
 
 class _Loader(yaml.SafeLoader):
@@ -36,8 +37,16 @@ _Loader.add_implicit_resolver(
 
 
 def _load(text: str, where: str) -> Any:
+    if len(text) > LONGEST:
+        raise UserError(f"{where}: {len(text):,} characters; a suite has at most {LONGEST:,}")
+    loader = _Loader(text)
     try:
-        return yaml.load(text, _Loader)  # (a SafeLoader)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _entries(node, {}, ()) > MOST_ENTRIES:
+            raise UserError(f"{where}: more than {MOST_ENTRIES:,} entries, with what its references stand for")
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
@@ -45,6 +54,21 @@ def _load(text: str, where: str) -> Any:
         raise UserError(f"{where}{line}: not YAML ({problem})") from None
     except (TypeError, RecursionError, ValueError) as error:  # a mapping as a key, endless references, 2026-99-99
         raise UserError(f"{where}: not YAML ({error})") from None
+
+
+def _entries(node: yaml.Node, known: dict[int, int], above: tuple[int, ...]) -> int:
+    """How many nodes there are once every reference is replaced by what it stands for, each visited once."""
+    if id(node) in above:
+        raise yaml.constructor.ConstructorError(None, None, "it contains itself", node.start_mark)
+    if id(node) not in known:
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        inside = [*above, id(node)]
+        known[id(node)] = 1 + sum(
+            _entries(part, known, tuple(inside))
+            for entry in parts
+            for part in (entry if isinstance(entry, tuple) else (entry,))
+        )
+    return known[id(node)]
 
 
 def read_suite(path: Path) -> tuple[str, Sequence[Grid]]:

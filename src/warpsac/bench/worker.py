@@ -31,7 +31,7 @@ from warpsac.config.schema import Config
 from warpsac.envs import modules
 from warpsac.errors import NotNow, OtherSettings, TrainingStopped, UserError
 from warpsac.runs import run_folder
-from warpsac.runs.files import require_writable
+from warpsac.runs.files import APPENDING, require_writable
 
 # A program that was asked to end may be writing a replay of several GB.
 GRACE = 600.0
@@ -49,6 +49,8 @@ class Request:
     """What the user typed, for the record."""
     paths: Sequence[str]
     """Where to find the user's own modules."""
+    folder: str
+    """Where relative paths of the settings start."""
 
     def to_line(self) -> bytes:
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
@@ -56,7 +58,7 @@ class Request:
 
 def make_request(folder: Path, config: Config, seeds: Sequence[int], command: Sequence[str]) -> Request:
     chosen = dataclasses.replace(config, seeds=tuple(seeds), out=str(folder), name=None)
-    return Request(chosen, command, (os.getcwd(),))
+    return Request(chosen, command, modules.folders_of(config.task), os.getcwd())
 
 
 # --- the bench's end
@@ -79,14 +81,15 @@ class Process:
         self._asked_to_end: float | None = None  # when
         with require_writable(log):
             log.parent.mkdir(parents=True, exist_ok=True)
-            stream = open(log, "ab")  # noqa: SIM115 (closed below)
+            stream = os.fdopen(os.open(log, APPENDING, 0o666), "ab")
         with stream:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             stream.write(f"--- {now} on {where}\n".encode())
             stream.flush()
             self._start = stream.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "warpsac.bench.worker"],
+                [sys.executable, "-P", "-m", "warpsac.bench.worker"],  # -P: the current folder is not searched
+                cwd=request.folder if os.path.isdir(request.folder) else None,
                 stdin=subprocess.PIPE,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -229,7 +232,9 @@ def main() -> int:
     sys.path += [path for path in request["paths"] if path not in sys.path]
     try:
         config = from_json(json.dumps(request["config"]), "request")
-        modules.use([config.task] if ":" in config.task else [])  # allowed: the bench has looked it up
+        # Allowed: the bench has looked the task up, and checked the paths.
+        modules.use([config.task] if ":" in config.task else [], search_here=False)
+        modules.name_paths(text for _, text in modules.paths_of(request["config"]))
         return run(config)
     except (UserError, TrainingStopped) as error:
         message = error.in_a_bench() if isinstance(error, OtherSettings) else error

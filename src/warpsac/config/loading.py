@@ -21,9 +21,20 @@ from typing import Annotated, Any, Literal, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
+from warpsac.config.arms import arms_of
 from warpsac.config.profiles import PROFILES, VARIANTS, wrong_variant
-from warpsac.config.schema import PPO, Algo, Config, Constraint, LearnerConfig, PpoConfig, ReplayConfig
-from warpsac.errors import ConfigError, UserError
+from warpsac.config.schema import (
+    AUTO,
+    PPO,
+    Algo,
+    AutoConfig,
+    Config,
+    Constraint,
+    LearnerConfig,
+    PpoConfig,
+    ReplayConfig,
+)
+from warpsac.errors import ConfigError, UserError, shortened
 
 try:  # tyro's structured errors, a private module since 1.0.14; without it tyro prints its own, of several lines
     from tyro._errors import on_parse_error
@@ -40,6 +51,8 @@ def validate(config: Config) -> Config:
     _require(config, _algorithm_rules(config))
     check_ranges(config)
     config = _expanded(config)
+    if config.variant == AUTO:
+        arms_of(config)
     _require(config, itertools.chain(_rules(config), _ppo_rules(config) if config.algo == PPO else _sac_rules(config)))
     return config
 
@@ -75,14 +88,22 @@ def _algorithm_rules(config: Config) -> Iterator[Rule]:
     yield "algo", config.algo in typing.get_args(Algo), f"must be one of {', '.join(typing.get_args(Algo))}"
     if config.algo == PPO:
         yield "variant", config.variant == PPO, wrong_variant(config.variant)
-        unused = {"learning_starts": 0, "updates_per_step": 1, "overlap": True}
+        unused = {"devices": 1, "learning_starts": 0, "updates_per_step": 1, "overlap": True}
         unused |= _defaults("replay", ReplayConfig()) | _defaults("learner", LearnerConfig())
     else:
-        yield "variant", config.variant in VARIANTS, f"must be one of {', '.join(VARIANTS)}"
+        known = (*VARIANTS, AUTO)
+        yield "variant", config.variant in known, f"must be one of {', '.join(known)}"
         unused = _defaults("ppo", PpoConfig())
     for path, default in unused.items():
         value = functools.reduce(getattr, path.split("."), config)
         yield path, value == default, f"has no effect with algo {config.algo}: leave it out"
+    if config.variant == AUTO:
+        axes = {f"learner.{name}": getattr(LearnerConfig(), name) for name in ("projection", "critics", "pessimism")}
+        only = "is a setting of each arm: see --auto.arms"
+    else:
+        axes, only = _defaults("auto", AutoConfig()), f"has no effect with variant {config.variant}: leave it out"
+    for path, default in axes.items():
+        yield path, functools.reduce(getattr, path.split("."), config) == default, only
     yield "profile", config.profile in PROFILES, f"must be one of {', '.join(PROFILES)}"
 
 
@@ -93,8 +114,8 @@ def _defaults(section: str, settings: Any) -> dict[str, Any]:
 def _expanded(config: Config) -> Config:
     """The config without shorthands: what they set is what gets recorded."""
     if config.env.motion is not None:  # a run may be resumed from another folder
-        path = os.path.abspath(os.path.expanduser(config.env.motion))
-        config = dataclasses.replace(config, env=dataclasses.replace(config.env, motion=path))
+        env = dataclasses.replace(config.env, motion=absolute(config.env.motion))
+        config = dataclasses.replace(config, env=env)
     blocks = config.learner.blocks
     if blocks is None:
         return config
@@ -104,6 +125,11 @@ def _expanded(config: Config) -> Config:
             raise ConfigError("learner.blocks", blocks, f"also sets {name}, which is {given}: leave one of them out")
     learner = dataclasses.replace(config.learner, blocks=None, actor_blocks=blocks, critic_blocks=blocks)
     return dataclasses.replace(config, learner=learner)
+
+
+def absolute(path: str) -> str:
+    """As paths are recorded and compared; the file system is not asked."""
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def _rules(config: Config) -> Iterator[Rule]:
@@ -117,10 +143,15 @@ def _rules(config: Config) -> Iterator[Rule]:
 
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
-    need = (replay.n_step + 1) * envs
+    need = config.least_transitions
+    if isinstance(config.devices, int):
+        for path, size in (("env.num_envs", envs), ("replay.batch_size", replay.batch_size)):
+            yield path, size % config.devices == 0, f"must be a multiple of devices = {config.devices}"
     enough = f"must be at least (replay.n_step + 1) * env.num_envs = {need}"
     yield ("total_steps", config.total_steps > config.learning_starts,
            f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip
+    yield ("init_from", config.init_from is None or config.variant != AUTO,
+           "starts a single learner: name another variant than auto")  # fmt: skip
     yield "learning_starts", config.learning_starts >= need, enough
     yield "replay.capacity", replay.capacity >= need, enough
     yield ("replay.final_slots", replay.final_slots == 0 or replay.final_slots >= envs,
@@ -152,7 +183,7 @@ def from_json(text: str, where: str) -> Config:
     """The config of a saved run; `where` names the file in errors."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not a config file ({error})") from None
     config = _merged(Config(), _with_schedule(data), where)
     try:
@@ -291,14 +322,14 @@ def whole_number(text: str) -> int:
     with contextlib.suppress(ValueError):
         if float(text).is_integer():
             return int(float(text))
-    raise ValueError(f"{text} is not a whole number")
+    raise ValueError(f"{shortened(text)} is not a whole number")
 
 
 def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{text} is not a number") from None
+        raise ValueError(f"{shortened(text)} is not a number") from None
 
 
 def _whole_numbers(words: list[str]) -> tuple[int, ...]:

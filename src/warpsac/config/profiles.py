@@ -12,8 +12,10 @@ from typing import Literal
 
 from warpsac.config.schema import (
     ABUNDANT_ENVS,
+    AUTO,
     PPO,
     Algo,
+    AutoConfig,
     CheckpointConfig,
     Config,
     EnvConfig,
@@ -43,6 +45,13 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
+# The learners of the variant auto, in each regime; the first is the regime's default variant.
+ARMS = {
+    "limited": ("warpsac-l", "warpsac-norm-off"),
+    "abundant": ("warpsac-a", "warpsac-norm-off", "warpsac-l"),
+}
+
+
 def _parallel(
     gamma: float, n_step: int, steps: int = 50_000_896, episodes: int = 50, action_limit: float | None = None
 ) -> Config:
@@ -57,6 +66,22 @@ def _parallel(
         eval=EvalConfig(every=2_500_000, episodes=episodes, num_envs=episodes),
         checkpoint=CheckpointConfig(every=2_500_000),
         log=LogConfig(every=100),
+    )
+
+
+TRACKING = "tracking"  # the profile of those of MJLab's tasks that follow a recorded motion
+
+
+def _tracking() -> Config:
+    """More robots, more updates, a low temperature: without these nothing was learned (results/tracking-h200.json)."""
+    base = _parallel(gamma=0.99, n_step=3, action_limit=3.0)
+    return dataclasses.replace(
+        base,
+        learning_starts=16_384,
+        updates_per_step=16,
+        env=dataclasses.replace(base.env, num_envs=4096),
+        replay=dataclasses.replace(base.replay, decay_steps=500),
+        learner=dataclasses.replace(base.learner, target_std=0.08, initial_alpha=0.0003),
     )
 
 
@@ -78,6 +103,7 @@ PROFILES: dict[str, Config] = {
     "isaaclab": _parallel(gamma=0.99, n_step=3, episodes=1024),
     # Between -1 and 1 these robots cannot walk as their vendor's policies do (results/unitree-action-limit-cpu.json).
     "sim2real": _parallel(gamma=0.99, n_step=3, steps=100_001_792, action_limit=2.0),
+    TRACKING: _tracking(),
 }
 
 # Profiles whose recipe is that of one environment: every step counts, however many environments make it.
@@ -107,6 +133,8 @@ def _ppo_profile(name: str) -> Config:
         env = dataclasses.replace(base.env, num_envs=4096, stagger=name != "maniskill")
         # Squashed: a bonus for the entropy of clipped samples would reward noise beyond the limits, which is free.
         ppo = PpoConfig(squash=True, gamma=base.learner.gamma, compute=base.learner.compute)
+        if name == TRACKING:  # MJLab's own first noise, as a share of the wider range
+            ppo = dataclasses.replace(ppo, initial_std=0.33)
     return Config(
         algo=PPO, variant=PPO, profile=name, total_steps=steps, learning_starts=0, env=env, ppo=ppo,
         eval=dataclasses.replace(base.eval, every=every), checkpoint=CheckpointConfig(every=every),
@@ -152,10 +180,15 @@ def resolve(
         if variant is None:
             variant = default_variant(regime)
             reason = f"variant {variant}: data-{regime} regime ({source})"
-        if variant not in VARIANTS:
-            allowed = VARIANTS if algo else (*VARIANTS, PPO)
+        if variant not in (*VARIANTS, AUTO):
+            allowed = (*VARIANTS, AUTO) if algo else (*VARIANTS, AUTO, PPO)
             raise ConfigError("variant", variant, f"must be one of {', '.join(allowed)}")
-        base, axes = PROFILES[profile], VARIANTS[variant]
+        base = PROFILES[profile]
+        if variant == AUTO:  # the axes are those of its arms
+            base = dataclasses.replace(base, auto=AutoConfig(arms=ARMS[regime]))
+            axes = Variant(swd=True, projection=base.learner.projection, critics=base.learner.critics)
+        else:
+            axes = VARIANTS[variant]
         updates, decay = _per_interaction(profile, base.env.num_envs if num_envs is None else num_envs)
         config = dataclasses.replace(
             base,
@@ -166,7 +199,10 @@ def resolve(
             learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
         )
     env = config.env if num_envs is None else dataclasses.replace(config.env, num_envs=num_envs)
-    return dataclasses.replace(config, task=task, env=env), reason
+    config = dataclasses.replace(config, task=task, env=env)
+    if config.algo != PPO:  # the warm-up of many environments is not refused for being that of fewer
+        config = dataclasses.replace(config, learning_starts=max(config.learning_starts, config.least_transitions))
+    return config, reason
 
 
 def _per_interaction(profile: str, num_envs: int) -> tuple[int, int]:
@@ -181,8 +217,10 @@ def _per_interaction(profile: str, num_envs: int) -> tuple[int, int]:
 
 
 def recipe_notes(config: Config) -> list[str]:
-    """A line, if the number of environments has changed updates or ages."""
+    """A line, if the task's kind or the number of environments has changed the recipe."""
     count = config.env.num_envs
+    if config.profile == TRACKING:
+        return [_tracking_note(config)]
     if config.algo == PPO or config.profile not in DATA_LIMITED or count == 1:
         return []
     updates, decay = _per_interaction(config.profile, count)
@@ -195,6 +233,15 @@ def recipe_notes(config: Config) -> list[str]:
         return []
     fewer = " (--updates-per-step 1 makes fewer)" if config.updates_per_step == updates else ""
     return [f"{count} environments: {', '.join(changed)}: the same for each step as with one environment{fewer}"]
+
+
+def _tracking_note(config: Config) -> str:
+    updates, noise = f"{config.updates_per_step:,} updates an interaction, ", config.learner.target_std
+    if config.algo == PPO:
+        updates, noise = "", config.ppo.initial_std
+    limit = f"actions within \N{PLUS-MINUS SIGN}{config.env.action_limit or 1.0:g}"
+    used = f"{config.env.num_envs:,} environments, {updates}{limit}, noise of {noise:g} of that"
+    return f"profile {TRACKING}: {used}: for tasks that follow a motion (--profile mjlab: as MJLab's other tasks)"
 
 
 def wrong_variant(variant: str | None) -> str:

@@ -13,7 +13,7 @@ from warpsac.errors import ConfigError
 # Settings that no state of a run depends on; a section stands for all its settings.
 CHANGEABLE = (
     "total_steps", "stop_at", "time_budget", "learner.learning_rate", "learner.final_learning_rate",
-    "eval", "checkpoint", "log",
+    "devices", "eval", "checkpoint", "log",
 )  # fmt: skip
 # Where this machine has things, on which no result depends: config.json may be edited for another machine.
 OF_THE_MACHINE = ("replay.placement", "env.workers", "env.worker_timeout", "env.menagerie", "env.humanoidbench")

@@ -15,6 +15,7 @@ import tyro
 
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
+AUTO = "auto"  # the variant that is several at once
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
 ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
 
@@ -29,30 +30,47 @@ def at_least(low: int) -> Constraint:
     return Constraint(f"must be at least {low}", lambda value: value >= low)
 
 
+def at_most(high: int) -> Constraint:
+    return Constraint(f"must be at most {high}", lambda value: value <= high)
+
+
 POSITIVE = Constraint("must be positive and finite", lambda value: 0 < value < math.inf)
 SEED = Constraint("must lie in 0..2147483647", lambda seed: 0 <= seed < 2**31)
-Count = Annotated[int, at_least(1)]
-CountOrZero = Annotated[int, at_least(0)]
+MOST = at_most(10**15)  # more steps than can ever be made; floats and counters of 64 bits still hold it exactly
+Count = Annotated[int, at_least(1), MOST]
+CountOrZero = Annotated[int, at_least(0), MOST]
+Size = Annotated[int, at_least(1), at_most(2**31 - 1)]  # of an array's axis
+EnvCount = Annotated[int, at_least(1), at_most(2**20)]
 Positive = Annotated[float, POSITIVE]
 PositiveOrZero = Annotated[float, Constraint("must be at least 0 and finite", lambda value: 0 <= value < math.inf)]
 Fraction = Annotated[float, Constraint("must lie in 0..1", lambda value: 0 <= value <= 1)]
 PositiveFraction = Annotated[float, Constraint("must be above 0 and at most 1", lambda value: 0 < value <= 1)]
+Share = Annotated[float, Constraint("must be above 0 and below 1", lambda value: 0 < value < 1)]
 Discount = Annotated[float, Constraint("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
 Seed = Annotated[int, SEED]
 Seeds = Annotated[
     tuple[int, ...],
     Constraint("must name at least one seed", bool),
     Constraint("must not name a seed twice", lambda seeds: len(set(seeds)) == len(seeds)),
+    Constraint("must name at most 1000 seeds", lambda seeds: len(seeds) <= 1000),
     Constraint(SEED.allowed, lambda seeds: all(map(SEED.holds, seeds))),
 ]
 Widths = Annotated[
     tuple[int, ...],
     Constraint("must hold one width or more, each at least 1", lambda widths: bool(widths) and min(widths) >= 1),
+    Constraint(
+        "must hold at most 16 widths below 2147483648", lambda widths: len(widths) <= 16 and max(widths) < 2**31
+    ),
 ]
 Blocks = Annotated[int, Constraint("must be 1, 2 or 3", lambda count: count in (1, 2, 3))]
+# There is a program for each update of the delay's period.
+PolicyDelay = Annotated[int, at_least(1), at_most(64)]
 Critics = Annotated[int, Constraint("must be 1 or 2", lambda count: count in (1, 2))]
 Capacity = Annotated[int, Constraint("must be below 2147483648", lambda count: count < 2**31)]
 DecaySteps = Annotated[int, Constraint("must lie between -16777215 and 16777215", lambda steps: abs(steps) < 2**24)]
+Devices = Annotated[
+    int | Literal["all"], Constraint("must be all or at least 1", lambda count: count == "all" or count >= 1)
+]
 Workers = Annotated[
     int | Literal["auto"], Constraint("must be auto or at least 0", lambda count: count == "auto" or count >= 0)
 ]
@@ -75,7 +93,7 @@ FolderName = Annotated[
 
 @dataclass(frozen=True)
 class EnvConfig:
-    num_envs: Count = 1
+    num_envs: EnvCount = 1
     """Environments stepped side by side, for each seed."""
     max_faults: Count = 10
     """Stop after this many consecutive faults (exception, NaN, infinity, lost process) of one environment."""
@@ -117,9 +135,9 @@ class EnvConfig:
 class ReplayConfig:
     capacity: Capacity = 1_000_000
     """Transitions kept, for each seed."""
-    batch_size: Count = 512
+    batch_size: Size = 512
     """Transitions in one minibatch."""
-    n_step: Count = 1
+    n_step: Size = 1
     """Rewards summed before bootstrapping."""
     decay_steps: DecaySteps = 80_000
     """Sample Weight Decay horizon T, in interactions: weight 1 - age / T; 0: uniform; negative: prefer old ones."""
@@ -131,7 +149,7 @@ class ReplayConfig:
     """Number format of stored observations; float16 halves their memory."""
     placement: Literal["auto", "device", "host"] = "auto"
     """Where replay is stored; auto: on the accelerator if it fits, else in host memory, with the same results."""
-    final_slots: CountOrZero = 0
+    final_slots: Annotated[int, at_least(0), at_most(2**31 - 1)] = 0
     """Slots for the true last observations of finished episodes; 0: a twentieth of the capacity."""
 
 
@@ -139,6 +157,8 @@ class ReplayConfig:
 class LearnerConfig:
     critics: Critics = 2
     """Number of critics: 2 is clipped double-Q, 1 a single critic."""
+    pessimism: Fraction = 1.0
+    """How two critics become one value: 1 takes the lower one, 0 their mean, numbers between a part of each."""
     projection: bool = True
     """Renormalise the weights after every optimizer step."""
     blocks: Blocks | None = None
@@ -147,13 +167,13 @@ class LearnerConfig:
     """Residual blocks of the actor (1 to 3)."""
     critic_blocks: Blocks = 2
     """Residual blocks of each critic (1 to 3)."""
-    actor_width: Count = 128
+    actor_width: Size = 128
     """Hidden width of the actor."""
-    critic_width: Count = 256
+    critic_width: Size = 256
     """Hidden width of each critic."""
-    expansion: Count = 4
+    expansion: Size = 4
     """Inner width of a block, as a multiple of the hidden width."""
-    atoms: Annotated[int, at_least(2)] = 101
+    atoms: Annotated[int, at_least(2), at_most(2**31 - 1)] = 101
     """Atoms of the value distribution."""
     value_limit: Positive = 5.0
     """The value distribution covers -limit to limit."""
@@ -169,13 +189,13 @@ class LearnerConfig:
     """per-optimizer: the rate follows each optimizer's own updates; shared: the critic's, as in earlier versions."""
     tau: PositiveFraction = 0.01
     """Step of the target critic towards the critic, per update."""
-    policy_delay: Count = 2
+    policy_delay: PolicyDelay = 2
     """Critic updates for each actor update."""
     initial_alpha: Positive = 0.01
     """Entropy temperature at the start."""
     target_std: Positive = 0.15
     """Standard deviation per action dimension that defines the target entropy."""
-    noise_repeat: Count = 16
+    noise_repeat: Annotated[int, at_least(1), at_most(100_000)] = 16
     """Exploration noise is kept for 1 to this many steps."""
     symmetry: str = "off"
     """Learn from left and right alike: auto (robots whose mirror image is known), or a JSON file that describes it."""
@@ -184,12 +204,23 @@ class LearnerConfig:
 
 
 @dataclass(frozen=True)
+class AutoConfig:
+    arms: tuple[str, ...] = ()
+    """The learners of --variant auto, the default one first: variants, with changes after commas as in
+    warpsac-a,pessimism=0.5 (projection=on|off, critics, pessimism, decay_steps)."""
+    floor: Share = 0.15
+    """Smallest share of the environments (with few of them: of the episodes) in which an arm acts."""
+    patience: PositiveFraction = 0.1
+    """Part of the horizon over which shares follow the returns; these are averaged over half of it."""
+
+
+@dataclass(frozen=True)
 class PpoConfig:
-    rollout_steps: Count = 24
+    rollout_steps: Size = 24
     """Steps of every environment before each round of updates."""
-    epochs: Count = 5
+    epochs: Size = 5
     """Passes over the collected steps."""
-    minibatches: Count = 4
+    minibatches: Size = 4
     """Minibatches per pass."""
     actor_hidden: Widths = (512, 256, 128)
     """Hidden widths of the actor."""
@@ -227,7 +258,7 @@ class EvalConfig:
     """Environment steps between evaluations, the first at step 0; 0: only at the end."""
     episodes: Count = 50
     """Complete episodes per evaluation."""
-    num_envs: Count = 1
+    num_envs: EnvCount = 1
     """Environments that run them, for each seed."""
 
 
@@ -262,9 +293,10 @@ class Config:
     algo: Algo = "sac"
     """sac: soft actor-critic as in --variant, with --replay.* and --learner.*; ppo: the on-policy baseline, --ppo.*."""
     variant: str = "warpsac-l"
-    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; with --algo ppo: ppo."""
+    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; auto: several at once,
+    their returns decide (--auto.*); with --algo ppo: ppo."""
     profile: str = "cpu"
-    """Sets the sizes (steps, environments, replay): cpu, demo, playground, mjlab, maniskill, isaaclab or sim2real."""
+    """Sets the sizes of a run: cpu, demo, playground, mjlab, maniskill, isaaclab, sim2real or tracking (of motions)."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
     simulator: str | None = None
@@ -281,10 +313,14 @@ class Config:
     """Stop early, at this many environment steps; the schedule remains that of --total-steps."""
     time_budget: TimeBudget | None = None
     """Stop after this many seconds of training."""
-    learning_starts: int = 10_000
+    learning_starts: Annotated[int, MOST] = 10_000
     """Transitions collected with random actions before learning."""
-    updates_per_step: Count = 1
+    updates_per_step: Size = 1
     """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
+    devices: Devices = 1
+    """Accelerators of this machine that a run is spread over (simulators in JAX); the recipe stays the same."""
+    envs_per_device: bool = False
+    """With several devices: env.num_envs is the number on each of them."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None
@@ -296,6 +332,7 @@ class Config:
     env: EnvConfig = field(default_factory=EnvConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    auto: AutoConfig = field(default_factory=AutoConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -322,6 +359,11 @@ class Config:
     def stride(self) -> int:
         """Interactions made in one piece; rows, evaluations and checkpoints happen in between."""
         return self.ppo.rollout_steps if self.algo == PPO else 1
+
+    @property
+    def least_transitions(self) -> int:
+        """What replay must hold before anything can be sampled: n steps of every environment, and the next one."""
+        return (self.replay.n_step + 1) * self.env.num_envs
 
     @property
     def warmup_interactions(self) -> int:

@@ -58,6 +58,8 @@ class ExportOptions:
     """Run folder."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
+    arm: str | None = None
+    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
     out: str | None = None
     """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
@@ -66,6 +68,8 @@ class ExportOptions:
     """How the folder is laid out; unitree: as Unitree's deploy programs read it."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the run's settings that may be used, where only the run names them."""
     motion: str | None = None
     """The clip, or the folder of clips, that a tracking policy follows; default: that of training."""
     json: bool = False
@@ -87,7 +91,8 @@ class Exported(NamedTuple):
 
 def command(asked: ExportOptions) -> int:
     modules.use(asked.module)
-    done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion, asked.step)
+    modules.name_paths(asked.path)
+    done = export(asked.run, asked.out, asked.without_robot, asked.layout, asked.motion, asked.step, asked.arm)
     if asked.json:
         print(json.dumps(done._asdict() | {"path": str(done.path)}))
         return 0
@@ -109,10 +114,12 @@ def export(
     layout: Layout = "plain",
     motion: str | None = None,
     step: PolicyStep = "last",
+    arm: str | None = None,
 ) -> Exported:
     """Write a policy of a run into a new folder, or refuse and write nothing."""
-    folder, policy = run_folder.open_run(run), load_policy(run, step)
-    if note := None if without_robot else folder.follow(motion):
+    folder, policy = run_folder.open_run(run), load_policy(run, step, arm)
+    folder.require_named(modules.OWN)
+    for note in () if without_robot else folder.follow(motion):
         print(note, file=sys.stderr)
     target = Path(out) if out is not None else free_name(folder.path / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -128,7 +135,7 @@ def export(
             f"joints, the policy was trained with {views.actor_dim} and {len(low)}"
         )
     rate = robot.control_hz if robot else policy.info["control_hz"]
-    about, terms = _training_run(folder, policy), policy.info.get("terms", ())
+    about, terms = _training_run(folder, policy, evaluated=arm is None), policy.info.get("terms", ())
     card = describe.card(folder.config.task, views.actor_dim, low, high, rate, about, robot, terms)
     content = onnx_graph.build(actor_of(policy), low, high, describe.metadata(card))
     obs, source = recorded_observations(folder, policy, deployment, _runner(content))
@@ -160,14 +167,16 @@ def _deployment(folder: run_folder.RunFolder, step: int, scene: str) -> tuple[De
     return found._replace(robot=robot), known
 
 
-def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy) -> dict[str, Any]:
+def _training_run(folder: run_folder.RunFolder, policy: LoadedPolicy, evaluated: bool) -> dict[str, Any]:
+    """`evaluated`: it is the policy that the run's evaluations are of, not that of an arm which was asked for."""
     meta = folder.meta
     git = run_folder.part_of(meta, "git", dict)
     evaluations = [row for row in rowfiles.read_evaluations(folder.path) if row["step"] <= policy.step]
-    last = evaluations[-1] if evaluations else None
+    last = evaluations[-1] if evaluations and evaluated else None
     return {
         "name": folder.path.resolve().name,
         "variant": folder.config.variant,
+        **({"arm": policy.arm} if policy.arm else {}),
         "seed": folder.seed,
         "step": policy.step,
         "evaluation_return": last["return_mean"] if last else None,

@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import modules
 from warpsac.envs.findings import NOT_STEPPED, of_spec, of_steps
 from warpsac.envs.findings import Finding as Finding
 from warpsac.envs.names import Target
@@ -51,10 +51,6 @@ def _findings(target: Target, config: EnvConfig) -> list[Finding]:
 @contextlib.contextmanager
 def _contained() -> Iterator[None]:
     """What an environment's own code prints, warns of, or does to the working directory stays with it."""
-    folder = os.getcwd()
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        os.chdir(folder)
+    with modules.own_folder(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield

@@ -38,6 +38,9 @@ class EnvSpec:
     """Whether `get_state` and `set_state` continue an episode exactly."""
     lockstep: bool = False
     """All environments step together: a faulty step cannot be taken again and is marked instead."""
+    separable: bool = False
+    """Written in JAX, and each environment has a state of its own: some of them can be stepped alone, on another
+    device."""
     single: bool = False
     """Exists once in a process: evaluation uses the training environments, whose episodes are then cut."""
     most_envs: int | None = None

@@ -17,15 +17,17 @@ contract: a robot's sensors have their own.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from types import UnionType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from warpsac.errors import UserError
+from warpsac.errors import UserError, shortened
 
 FORMAT = 1
+LONGEST_DELAY = 1000  # control steps
 ASSETS = "assets"  # the folder of a scene's files, next to its xml
 
 # What an observation can consist of, in the terms of the robot's software.
@@ -159,7 +161,10 @@ class Robot:
             low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
             _require(len(low) == len(high), f"{name}_high", f"must be as long as {name}_low")
         _require(count > 0, "joints", "must name at least one")
-        _require(self.control_hz > 0, "control_hz", "must be above 0")
+        _require(1 <= self.control_hz <= 10_000, "control_hz", "must lie in 1..10000")
+        files = [("scene", self.scene)] if self.scene else []
+        for field, file in [*files, *(("motion", file) for file in (self.motion.files if self.motion else ()))]:
+            _require(_stays(file), field, f"'{file}' must lie in the exported folder")
         clocks = len(self.gait.start) if self.gait else 0
         sizes = {"gait_phase": 2 * clocks, "joint_pos_rel": count, "joint_vel_rel": count, "last_action": count}
         sizes |= {"motion_command": 2 * len(self.motion.joints) if self.motion else 0, "motion_anchor_ori_b": 6}
@@ -215,6 +220,13 @@ class Deployment(NamedTuple):
     """The files of the motion, by the names in the contract."""
 
 
+def _stays(path: str) -> bool:
+    """Whether a path, relative to the policy's file, leads no further up than the folder of the export: that of Unitree
+    has the policy in a folder of its own."""
+    parts = PurePosixPath(path).parts
+    return bool(parts) and parts[0] != "/" and ".." not in parts[1:] and "\\" not in path
+
+
 def _require_valid(term: Term, size: int) -> None:
     """A term whose value has `size` numbers if its name is one of the contract's."""
     name, each = term.name, term.size // max(term.history, 1)
@@ -224,6 +236,7 @@ def _require_valid(term: Term, size: int) -> None:
         _require(each == size, "observation", f"{name} has {each} numbers instead of {size}")
         _require(bool(term.source) or name not in MEASURED, "observation", f"{name} has no source")
     _require(term.delay >= 0, "observation", f"{name} has a negative delay")
+    _require(term.delay <= LONGEST_DELAY, "observation", f"{name} has a delay of more than {LONGEST_DELAY} steps")
     scales = len(term.scale) if isinstance(term.scale, tuple) else 1
     _require(scales in (1, each), "observation", f"{name} has {scales} scales for {each} numbers")
     _require(term.clip is None or len(term.clip) == 2, "observation", f"{name} has a clip that is not a pair")
@@ -283,7 +296,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         if not isinstance(value, str):
             raise UserError(f"{path} = {value!r}: must be text")
         return value
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if not is_number or hint(value) != value:
-        raise UserError(f"{path} = {value!r}: must be a{' whole' if hint is int else ''} number")
+        raise UserError(f"{path} = {shortened(repr(value))}: must be a{' whole' if hint is int else ''} number")
     return hint(value)

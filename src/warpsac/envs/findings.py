@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from warpsac.envs.contract import EnvSpec, HostEnv
+from warpsac.types import LARGEST_OBS, LARGEST_REWARD
 
 STEPS = 200
 PATIENCE = 5.0  # seconds after which a slow environment has been stepped enough
@@ -19,7 +20,11 @@ class Finding(NamedTuple):
 
 
 NO_SUCCESS = Finding("ok", "steps do not say whether the task is solved: there will be no success rate")
-NOT_FINITE = Finding("problem", "observations or rewards are not finite: such steps are never learned from")
+NOT_FINITE = Finding(
+    "problem",
+    f"observations or rewards are not finite, or beyond {LARGEST_OBS:g} and {LARGEST_REWARD:g}: "
+    "such steps are never learned from",
+)
 NOT_STEPPED = Finding("note", "not stepped: a task of the simulator's own, which may take minutes to compile")
 RESUME_EXACT = Finding("ok", "its state can be saved: resume is exact")
 RESUME_CUTS = Finding("note", "its state cannot be saved: on resume running episodes are cut (nothing else is lost)")

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from warpsac.envs import modules
+
 OFFERED = ("num_envs", "device", "render_mode", "max_episode_steps")  # arguments that a factory gets from us
 Kind = Literal["gymnasium", "vector", "jax", "torch"]
 
@@ -34,10 +36,11 @@ def kind_of(made: Any) -> Kind | None:
 
 def family_of(factory: Callable[..., Any], overrides: Mapping[str, Any]) -> Literal["gymnasium", "jax", "torch"] | None:
     """The family of what a factory makes; one is made to find out, and closed."""
-    made = call(factory, overrides, num_envs=1, device="cpu")
-    kind = kind_of(made)
-    if kind not in ("jax", None) and hasattr(made, "close"):
-        made.close()
+    with modules.own_folder():
+        made = call(factory, overrides, num_envs=1, device="cpu")
+        kind = kind_of(made)
+        if kind not in ("jax", None) and hasattr(made, "close"):
+            made.close()
     return "gymnasium" if kind == "vector" else kind
 
 

@@ -1,4 +1,4 @@
-"""Which modules a task's name may import.
+"""Which modules and paths are used that a saved file names, and where code of a task runs (`own_folder`).
 
 `my_package:Task-Id` names code. A user who types it, on the command line or in a program, has named that code. A saved
 file (a run folder, a suite) may come from somebody else, so a name in it imports nothing by itself: the module must
@@ -6,25 +6,40 @@ be named by the user too (`--module my_package`), confirmed at a prompt, or have
 confirmed before is kept in a list of the user's, with the place of its code: another module of that name is not it.
 
 A class or function that makes an environment (`my_package:make_env`) is called, so it is allowed by its full name.
+
+A path in a saved file (a motion, a checkout, a run to start from, a text of the task's own config) is used only if the
+user has named it as well: on the command line (`--path`, or the setting's own option), at a prompt, or when training
+with it before. It is kept in the same list, as an absolute path. Nothing looks at a path that is not allowed, not even
+at whether it exists.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import hashlib
 import importlib
 import importlib.util
 import json
 import os
+import shlex
+import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from warpsac.config.loading import absolute
+from warpsac.config.schema import EnvConfig
 from warpsac.errors import UserError, in_a_line
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
+_named_paths: set[str] = set()  # absolute
+FOLDERS = ("menagerie", "humanoidbench")  # settings of `env` that environment variables name as well
+PATHS = ("env.motion", *(f"env.{name}" for name in FOLDERS), "init_from", "learner.symmetry")
+OWN = "task_config"  # the task's own config, in which any text may be a path
 
 
 def trusted_file() -> Path:
@@ -39,11 +54,24 @@ def use(names: Iterable[str], search_here: bool = True) -> None:
     On the command line a module of the current folder is found too: only here is that folder searched.
     """
     for name in names:
-        if search_here and os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        if search_here:
+            _search(os.getcwd())
         module = name.partition(":")[0]
         _named.update((name, module))
         _import(module, name)
+
+
+def _search(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+
+
+def folders_of(name: str) -> tuple[str, ...]:
+    """Where another process finds the module of `module:Task`, which is loaded here, and what it imports."""
+    place = _place_of_loaded(_top(name)) if ":" in name else None
+    found = [] if place is None else [str(Path(place).parent), *({os.getcwd()} & set(sys.path))]
+    return tuple(dict.fromkeys(found))
 
 
 def load(module: str, name: str) -> ModuleType:
@@ -53,7 +81,7 @@ def load(module: str, name: str) -> ModuleType:
         return _import(module, name)
     if module in sys.modules:  # nothing is imported
         return sys.modules[module]
-    if _remembered(name) or _confirmed(name, f"the module '{module}'"):
+    if _remembered(name) or _allowed_now(name, f"the module '{module}'"):
         return _import(module, name)
     # A class or function of the module is called as well; a task's id mostly is no identifier.
     allowed = name if name.rpartition(":")[2].isidentifier() else module
@@ -65,34 +93,59 @@ def load(module: str, name: str) -> ModuleType:
 
 def require_call(name: str) -> None:
     """Refuse to call `module:function` because a saved file says so."""
-    if name in _named or _remembered(name) or _confirmed(name, f"'{name}'"):
+    if is_named(name) or _allowed_now(name, f"'{name}'"):
         return
     raise UserError(
         f"task '{name}': calls that function, which you have not named: if you trust it, add --module {name}"
     )
 
 
+def is_named(name: str) -> bool:
+    """Whether the user has named `module:function`, here and now or before."""
+    return name in _named or _remembered(name)
+
+
 def remember(name: str) -> None:
     """Keep a task that the user has named, and where its code is, so that its runs need no --module later."""
     place = _place_of_loaded(_top(name))
-    if place is None or trusted().get(name) == place:
+    keep({} if place is None else {name: place})
+
+
+def keep(entries: dict[str, str]) -> None:
+    """Add to the user's list: name -> place."""
+    known = trusted()
+    if known | entries == known:
         return
     with contextlib.suppress(OSError):  # no home to write to: then --module is needed later
         path = trusted_file()
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-        unfinished.write_text(json.dumps(trusted() | {name: place}, indent=1) + "\n", encoding="utf-8")
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(json.dumps(known | entries, indent=1) + "\n")
         os.replace(unfinished, path)
 
 
 def trusted() -> dict[str, str]:
-    """Task -> the file or folder of its top-level module."""
+    """Task -> the file or folder of its top-level module; a path -> itself."""
+    path = trusted_file()
     try:
-        content: Any = json.loads(trusted_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open(path, "rb") as stream:
+            status = os.fstat(stream.fileno())
+            if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+                _say_once(f"warpsac: {path}: not used, as others could write to it (chmod 600, and owned by you)")
+                return {}
+            content: Any = json.loads(stream.read()) if stat.S_ISREG(status.st_mode) else {}
+    except (OSError, ValueError, RecursionError):
         return {}
     pairs = content.items() if isinstance(content, dict) else ()
     return {name: file for name, file in pairs if isinstance(file, str)}
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def _remembered(name: str) -> bool:
@@ -101,8 +154,7 @@ def _remembered(name: str) -> bool:
     if place is None:
         return False
     if _place_of(_top(name)) is None and Path(place).exists():
-        sys.path.append(str(Path(place).parent))
-        importlib.invalidate_caches()
+        _search(str(Path(place).parent))
     return _place_of(_top(name)) == place
 
 
@@ -146,18 +198,22 @@ def source_of(name: str) -> dict[str, str] | None:
     return {"module": _top(name), "sha256": digest.hexdigest()}
 
 
-def _confirmed(name: str, what: str) -> bool:
-    """Ask the user, where there is one to ask."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
+def _allowed_now(name: str, what: str) -> bool:
     where = f" of {place}" if (place := _place_of(_top(name))) else ""
-    print(f"warpsac: task '{name}' runs {what}{where}, which you have not named.", file=sys.stderr)
-    print("Use it, now and later? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    if not confirmed(f"task '{name}' runs {what}{where}, which you have not named."):
         return False
     use([name])
     remember(name)
     return True
+
+
+def confirmed(line: str) -> bool:
+    """Ask the user, where there is one to ask."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print(f"warpsac: {line}", file=sys.stderr)
+    print("Use it, now and later? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _require_module_name(module: str, what: str) -> None:
@@ -174,6 +230,120 @@ def _import(module: str, name: str) -> ModuleType:
     what = f"task '{name}': " if ":" in name else ""
     _require_module_name(module, what)
     try:
-        return importlib.import_module(module)
+        with own_folder():
+            return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
         raise UserError(f"{what}cannot import module '{module}' ({in_a_line(error)})") from error
+
+
+# --- where code of a task runs
+
+_gone_to: str | None = None  # the working directory that code of tasks has changed to
+
+
+def _here() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return None
+
+
+@contextlib.contextmanager
+def own_folder() -> Iterator[None]:
+    """Code of a task may change the working directory, the program's relative paths do not follow: within, it is where
+    such code left it the last time; afterwards it is as before."""
+    global _gone_to
+    ours = _here()
+    if _gone_to is not None:
+        with contextlib.suppress(OSError):
+            os.chdir(_gone_to)
+    try:
+        yield
+    finally:
+        theirs = _here()
+        if theirs != ours and ours is not None:
+            _gone_to = theirs
+            os.chdir(ours)
+
+
+# --- paths
+
+
+def name_paths(words: Iterable[str]) -> None:
+    """Allow the paths that the user gives here and now; as words of a command line also `--option=PATH`."""
+    for word in words:
+        _named_paths.update(absolute(text) for text in (word, word.partition("=")[2]) if text)
+
+
+def is_named_path(path: str) -> bool:
+    """Whether the user has named the path, here and now or before."""
+    place = absolute(path)
+    return place in _named_paths or trusted().get(place) == place
+
+
+def remember_paths(settings: Mapping[str, Any]) -> None:
+    """Keep what the settings of a run name, so that the run needs no --path later."""
+    found = [text for _, text in paths_of(settings)]
+    for text in filter(_names_code, found):
+        remember(text)
+    keep({(place := absolute(text)): place for text in found if not _names_code(text)})
+
+
+def require_paths(settings: Mapping[str, Any], where: str, *fields: str) -> None:
+    """Refuse paths, and names of code, that only the file `where` names; `fields`: those that are about to be used."""
+    for field, text in paths_of(settings):
+        if field.partition(".")[0] not in fields and field not in fields:
+            continue
+        if is_named_path(text) or (_names_code(text) and is_named(text)):
+            continue
+        what, option = ("code", "--module") if _names_code(text) else ("a path", "--path")
+        said = f"{field} = {text!r}: {what} that only {where} names"
+        if confirmed(f"{said}."):
+            name_paths([text])
+            remember_paths({OWN: {"": text}})
+            continue
+        add = f"add {option} {shlex.quote(text)}" if text.isprintable() else f"name it with {option}"
+        raise UserError(f"{said}, so it is not used: if you trust it, {add}")
+
+
+def without_folders(env: EnvConfig, where: str) -> tuple[list[str], EnvConfig]:
+    """The settings without folders that only `where` names, which may be found otherwise; and a line for each."""
+    unnamed = {
+        name: given for name in FOLDERS if (given := getattr(env, name)) is not None and not is_named_path(given)
+    }
+    lines = [
+        f"env.{name} = {given!r}: only {where} names it, so it is not used; --path allows it"
+        for name, given in unnamed.items()
+    ]
+    absent: dict[str, Any] = dict.fromkeys(unnamed)
+    return lines, dataclasses.replace(env, **absent)
+
+
+def paths_of(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The settings that name a path, or code in the task's own config: field and text."""
+    for field, value in _texts("", settings):
+        named = field in PATHS and not (field == "learner.symmetry" and value in ("off", "auto"))
+        if named or (field.startswith(f"{OWN}.") and (_looks_like_path(value) or _names_code(value))):
+            yield field, value
+
+
+def _texts(field: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield field, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(f"{field}.{key}" if field else str(key), inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(field, inner)
+
+
+def _looks_like_path(text: str) -> bool:
+    """Whether a text leads to a file: out of the current folder, or to something in it."""
+    return os.sep in text or text.startswith("~") or (os.altsep or os.sep) in text or os.path.lexists(text)
+
+
+def _names_code(text: str) -> bool:
+    """`my_package.module:make_env`, which an environment may import."""
+    module, colon, function = text.partition(":")
+    return bool(colon) and function.isidentifier() and all(word.isidentifier() for word in module.split("."))

@@ -6,7 +6,6 @@ A clip has one row for each control step. Joints and bodies are all of the robot
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,11 +45,6 @@ ERRORS = {
     "error_joint_vel": "rad/s",
 }
 _LAST_AXIS = {"body_pos_w": 3, "body_quat_w": 4, "body_lin_vel_w": 3, "body_ang_vel_w": 3}
-
-
-def absolute(path: str) -> str:
-    """How a run records where its motion is."""
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def clip_files(path: Path | str) -> list[Path]:

@@ -52,6 +52,8 @@ def command(asked: MotionOptions) -> int:
 
 def read_frames(path: Path) -> np.ndarray:
     """The numbers [frames, 7 + joints] of a csv file."""
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise UserError(f"{path}: not a plain file")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -276,7 +276,7 @@ def _explained(family: str) -> Any:
         raise UserError(f"simulator {family}: {not_installed(family, error) or in_a_line(error)}") from error
 
 
-def not_installed(family: str, error: Exception) -> str | None:
+def not_installed(family: str, error: BaseException) -> str | None:
     """What to install if a package of the simulator is missing; None if the error is another."""
     if not isinstance(error, ImportError):
         return None

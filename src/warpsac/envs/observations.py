@@ -52,6 +52,8 @@ def layout_of(sizes: Sizes, groups: Groups | None = None) -> Layout:
     if isinstance(sizes, int):
         if groups:
             raise UserError("observation groups are given, but the observation is a vector: it has no named parts")
+        if sizes < 1:
+            raise UserError("observation has no numbers")
         return Layout(ObsViews(sizes, sizes), ((),), ())
     actor, critic = _chosen(sizes, groups) if groups else _recognised(sizes)
     # What only the actor sees comes first and what only the critic sees last: both then see one slice.

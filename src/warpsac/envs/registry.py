@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpsac.config.loading import override
-from warpsac.config.profiles import resolve
+from warpsac.config.profiles import TRACKING, resolve
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import kinds, overrides
+from warpsac.envs import kinds, modules, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
 from warpsac.envs.names import FAMILIES, JAX_FAMILIES, MUJOCO_FAMILIES, TORCH_FAMILIES, Target, lookup, not_installed
 from warpsac.envs.symmetry import Unknown
@@ -142,14 +142,15 @@ def _family_of(task: Target | str) -> Iterator[tuple[Target, Any]]:
     """A task and the module of its family; whatever a simulator raises becomes a one-line UserError."""
     target = lookup(task) if isinstance(task, str) else task
     try:
-        yield target, importlib.import_module(FAMILIES[target.family])
+        with modules.own_folder():
+            yield target, importlib.import_module(FAMILIES[target.family])
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{target.name}: {why_not_made(target, error)}") from error
 
 
-def why_not_made(target: Target, error: Exception) -> str:
+def why_not_made(target: Target, error: BaseException) -> str:
     """One line on why an environment cannot be made, with what to install if a package is missing."""
     return not_installed(target.family, error) or f"cannot be made: {in_a_line(error)}"
 
@@ -168,6 +169,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
     "workers": tuple(family for family in FAMILIES if family not in (*JAX_FAMILIES, *TORCH_FAMILIES)),
     "episode_limit": tuple(family for family in FAMILIES if family not in NO_LIMIT),
 }
+FOLLOWING = "Mjlab-Tracking-"  # MJLab's own tasks that follow a motion
 EPISODE_LENGTHS = ("episode_length", "episode_length_s")  # in a task's own config: what env.episode_limit sets
 ALWAYS_TRUE: dict[str, tuple[object, ...]] = {"workers": (0,)}  # values that also describe a simulator without them
 
@@ -222,6 +224,19 @@ def require_no_task(name: str, way_out: str) -> None:
     raise UserError(f"{task}: a task, not a run folder; {way_out.format(task)}")
 
 
+def follows_motion(target: Target) -> bool:
+    """Whether a task is to follow a recorded motion. Names of MJLab's own say so, about others it is asked."""
+    if target.task is not None or not has_effect(target.family, "motion"):
+        return False
+    if target.id.startswith(FOLLOWING):
+        return True
+    try:
+        with _family_of(target) as (_, family):
+            return bool(family.follows_motion(target))
+    except UserError:  # not installed, or it has no such task: whoever makes one is told
+        return False
+
+
 def defaults_of(
     task: str,
     num_envs: int | None,
@@ -233,6 +248,8 @@ def defaults_of(
 ) -> tuple[Config, str]:
     """The config that a task gets by default, and the line that explains its variant."""
     target = lookup(task, simulator, task_config)
+    if profile is None and follows_motion(target):
+        profile = TRACKING
     config, reason = resolve(
         target.name, regime=target.regime, family=target.family,
         num_envs=num_envs, variant=variant, profile=profile, algo=algo,

@@ -187,6 +187,8 @@ def to_json(symmetry: Symmetry) -> str:
 
 def read(path: Path) -> Symmetry:
     """The symmetry that a file describes; a UserError of one line if it describes none."""
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise UserError(f"{path}: not a plain file; learner.symmetry is off, auto or a file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -26,7 +26,7 @@ to write in place (`add`, `cut`, here) and NumPy its own (`host.HostRing`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -82,6 +82,13 @@ class RingSpec:
     def finals(self) -> int:
         """F: slots of the side table, for each seed."""
         return self.final_slots or max(2 * self.num_envs, self.capacity // 20)
+
+    def part(self, devices: int) -> RingSpec:
+        """The sizes of each device's part, where environments are divided over several."""
+        if devices == 1:
+            return self
+        envs = self.num_envs // devices
+        return replace(self, num_envs=envs, capacity=self.ages * envs, final_slots=max(self.finals // devices, envs))
 
     @property
     def transition_bytes(self) -> int:

@@ -6,7 +6,9 @@ missing    runs that were planned, or that a grid lacks
 aggregate  arithmetic: areas, interquartile means, bootstrap intervals
 study      results per task and what compares with what
 tables     the CSV files
+scoreboard runs next to the published curves of all benchmark tasks
 charts     data of the page's charts
+arms       who acted in runs with several arms, and whose policy counted
 page       data of the rest of the page; templates/ holds its HTML, style and script
 numerals   numbers as text
 command    `warpsac report`

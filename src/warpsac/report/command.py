@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tyro
+from rich.console import Console
 
-from warpsac.errors import UserError
-from warpsac.report import missing, page, runs, tables
+from warpsac.errors import UserError, printable, shortened
+from warpsac.report import missing, page, runs, scoreboard, tables
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
-from warpsac.runs.files import in_words, write_atomically
+from warpsac.runs.bench_plan import Planned
+from warpsac.runs.files import in_words, read_text, write_atomically
 
 PAGE = "index.html"
+MOST_LINES = 20  # about runs that cannot be read
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,17 +37,26 @@ class ReportOptions:
     """Heading of the page; default: the folder's name."""
     published: bool = False
     """Report on the published curves of the benchmark tasks instead of runs."""
+    scoreboard: bool = False
+    """Instead of a page: compare the runs with the published curves of all benchmark tasks. Writes scoreboard.md and
+    scoreboard.csv; with --out FILE.md, the table between the two marks in that file."""
     json: bool = False
-    """Print the aggregates as one JSON object instead of lines."""
+    """Print the aggregates, or the rows of the scoreboard, as JSON instead of lines."""
 
 
 # Results near the largest float have no finite mean or spread: the report shows a dash there.
 @np.errstate(over="ignore", invalid="ignore")
 def command(asked: ReportOptions) -> int:
+    planned: list[Planned] = []
+    unreadable: list[str] = []
     if asked.published:
+        if asked.scoreboard:
+            raise UserError(
+                "report takes --scoreboard or --published, not both: runs are compared with published curves"
+            )
         if asked.folders:
             raise UserError("report takes folders or --published, not both: runs are drawn with published curves")
-        found, planned = runs.published_runs(), []
+        found = runs.published_runs()
         out, title = Path(asked.out or "report-published"), "Published results"
     else:
         if not asked.folders:
@@ -51,33 +64,43 @@ def command(asked: ReportOptions) -> int:
         if len(asked.folders) > 1 and asked.out is None:
             raise UserError("report on several folders needs --out FOLDER to write to")
         roots = [Path(folder) for folder in asked.folders]
-        found, planned = runs.collect(roots), missing.find_plans(roots)
+        found = runs.collect(roots)
+        planned, unreadable = missing.find_plans(roots)
         if not found and not planned:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
+        if not asked.out and out.is_symlink():
+            raise UserError(f"{out}: a symbolic link; name the folder to write to with --out")
         title = ", ".join(root.resolve().name for root in roots)
+        if asked.scoreboard:
+            return _scoreboard(found, out, asked)
     study = make_study(found, planned)
     written = write(study, out, asked.title or title, asked.published)
     if asked.json:
         print(json.dumps(summary(study) | {"page": str(written)}))
     else:
-        print(*summary_lines(study), f"report: {written}", sep="\n")
-    return 0
+        print(*map(printable, [*summary_lines(study), f"report: {written}"]), sep="\n")
+    for line in unreadable:
+        print(f"warning: {printable(line)}", file=sys.stderr)
+    return 1 if found and not any(run.group for run in found) else 0  # 1: not one of them can be read
 
 
 def write(study: Study, out: Path, title: str, is_published: bool = False) -> Path:
     """Write the page and the tables to `out`; returns the path of the page."""
-    path = out / PAGE
-    files = {PAGE: page.render(study, title, is_published)} | tables.csv_files(study)
+    _write_files(out, {PAGE: page.render(study, title, is_published)} | tables.csv_files(study))
+    return out / PAGE
+
+
+def _write_files(out: Path, files: dict[str, str]) -> None:
+    path = out / next(iter(files))
     try:
         out.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = out / name
-            # Names of folders and what is in them may hold what UTF-8 cannot.
+            # Names of folders and what is in them may hold what UTF-8 cannot. A link with that name is replaced.
             write_atomically(path, text.encode(errors="backslashreplace"))
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {in_words(error)}") from error
-    return out / PAGE
 
 
 def summary(study: Study) -> dict[str, Any]:
@@ -111,6 +134,10 @@ def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
 
 def summary_lines(study: Study) -> list[str]:
     lines = [f"runs: {', '.join(f'{count} {status}' for status, count in study.counts.items())}"]
+    left_out = [run for run in study.runs if run.status == "damaged"]
+    lines += [f"left out: {run.name}: {shortened(run.detail, 300)}" for run in left_out[:MOST_LINES]]
+    if len(left_out) > MOST_LINES:
+        lines.append(f"left out: {len(left_out) - MOST_LINES} more, all of them listed on the page")
     for scope in study.scopes:
         comparison = scope.comparisons["auc"]
         if comparison.rows:
@@ -118,3 +145,26 @@ def summary_lines(study: Study) -> list[str]:
             tasks = "1 task" if len(comparison.tasks) == 1 else f"{len(comparison.tasks)} tasks"
             lines.append(f"{scope.name}: score-step AUC over {tasks}: {values}")
     return lines
+
+
+def _scoreboard(found: list[runs.Run], out: Path, asked: ReportOptions) -> int:
+    """Write the table and say where it is."""
+    if asked.title is not None:
+        raise UserError("--title has no effect with --scoreboard: leave it out")
+    lines = scoreboard.scoreboard(found)
+    text, rows = scoreboard.markdown(lines), list(scoreboard.rows(lines))
+    if out.suffix == ".md":
+        written = out
+        _write_files(out.parent, {out.name: scoreboard.inserted(read_text(out), text, str(out))})
+    else:
+        written = out / "scoreboard.md"
+        _write_files(out, {written.name: text, "scoreboard.csv": tables.csv_text(scoreboard.COLUMNS, iter(rows))})
+    if asked.json:
+        print(json.dumps([dict(zip(scoreboard.COLUMNS, row, strict=True)) for row in rows]))
+    else:
+        console = Console(soft_wrap=True)
+        for line in scoreboard.terminal(lines):
+            console.print(line)
+        left_out = [f"left out: {run.name}: {run.detail}" for run in found if run.status == "damaged"]
+        print(*left_out, f"scoreboard: {written}", sep="\n")
+    return 0

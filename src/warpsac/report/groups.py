@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config.profiles import FAMILY_PROFILES, VARIANTS, resolve
-from warpsac.config.schema import PPO, Config
+from warpsac.config.profiles import FAMILY_PROFILES, TRACKING, VARIANTS, resolve
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs.tasks import EXTRAS, Task, find
 
 # Settings that change neither what is learned nor how it is evaluated; a section stands for all its settings.
 IMMATERIAL = frozenset({
     "task", "variant", "profile", "seeds", "out", "name", "stop_at", "checkpoint", "log", "eval.every",
     "eval.num_envs", "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers",
-    "env.worker_timeout", "env.impl",
+    "env.worker_timeout", "env.impl", "devices", "envs_per_device",
 })  # fmt: skip
 
 # Sections and settings that only one of the algorithms has.
-OF_SAC = frozenset({"replay", "learner", "learning_starts", "updates_per_step", "overlap"})
+OF_SAC = frozenset({"replay", "learner", "auto", "learning_starts", "updates_per_step", "overlap"})
 OF_PPO = frozenset({"ppo"})
 
 # What makes groups only where it is all that tells runs apart, or tells apart what was compared; see `runs`.
@@ -123,7 +123,8 @@ def scale_of(config: Config) -> Scale:
     task = find(config.task)
     if task is not None:
         return Scale(task.name, task.family, task)
-    return Scale(config.task, config.profile if config.profile in FAMILY_PROFILES else OTHER_FAMILY, None)
+    family = "mjlab" if config.profile == TRACKING else config.profile  # others are named as their family is
+    return Scale(config.task, family if family in FAMILY_PROFILES else OTHER_FAMILY, None)
 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -188,5 +189,5 @@ def _short_setting(name: str, value: str) -> str:
 
 def in_order(groups: set[Group]) -> list[Group]:
     """Known variants first, in their usual order, each followed by its ablations."""
-    rank = {variant: number for number, variant in enumerate(VARIANTS)}
+    rank = {variant: number for number, variant in enumerate((*VARIANTS, AUTO))}
     return sorted(groups, key=lambda group: (rank.get(group.variant, len(rank)), group.variant, group.changes))

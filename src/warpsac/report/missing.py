@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from warpsac.errors import UserError
 from warpsac.report.groups import OTHER_FAMILY, Group, group_of, in_order, scale_of
 from warpsac.report.runs import Run, common_changes
 from warpsac.runs.bench_plan import PLAN, Planned, read_plan
@@ -21,10 +22,16 @@ class Missing(NamedTuple):
     seeds: tuple[int, ...]
 
 
-def find_plans(roots: Sequence[Path]) -> list[Planned]:
-    """The plans of benches in the folders, or in their direct subfolders."""
+def find_plans(roots: Sequence[Path]) -> tuple[list[Planned], list[str]]:
+    """The plans of benches in the folders, or in their direct subfolders; and lines about those that are no plans."""
     folders = (folder for root in roots for folder in (root, *sorted(file.parent for file in root.glob(f"*/{PLAN}"))))
-    return [cell for folder in folders for cell in read_plan(folder)]
+    cells, unreadable = [], []
+    for folder in folders:
+        try:
+            cells += read_plan(folder)
+        except UserError as error:
+            unreadable.append(str(error))
+    return cells, unreadable
 
 
 def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:

@@ -15,7 +15,7 @@ import numpy as np
 from warpsac.config.profiles import default_variant
 from warpsac.config.provenance import own_version
 from warpsac.envs import published
-from warpsac.report import charts
+from warpsac.report import arms, charts
 from warpsac.report.aggregate import mean_and_spread
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.numerals import DASH, duration, number, raw_number, with_minus
@@ -28,6 +28,7 @@ COLOURS = {
     "warpsac-a": ("#d55e00", "#ff9a52"),
     "warpsac-norm-off": ("#009e73", "#3fd6a8"),
     "flashsac": ("#6b7280", "#b4bcc8"),
+    "auto": ("#c2185b", "#ff7fb0"),
     "ppo": ("#8e44ad", "#d59bf0"),
 }
 SPARE_COLOURS = (
@@ -58,7 +59,7 @@ def colours(groups: list[Group]) -> list[tuple[str, str]]:
 
 
 def render(study: Study, title: str, is_published: bool = False) -> str:
-    labels = _labels(study)
+    labels, numbers = _labels(study), _arm_numbers(study)
     families = dict.fromkeys(task.scale.family for task in study.tasks)
     known = {variant for task in study.tasks for variant in published.curves(task.scale.task)}
     environment = jinja2.Environment(
@@ -69,14 +70,16 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    filters = (number, raw_number, with_minus, duration, share, default_variant)
+    filters = (number, raw_number, with_minus, duration, share, default_variant, published.published_notes)
     environment.filters |= {function.__name__: function for function in filters}
     environment.tests["finite"] = math.isfinite
     return environment.get_template("page.html.j2").render(
         title=title,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=own_version() or "of unknown version",
-        palette={f"g{i}": pair for i, pair in enumerate(colours(study.groups))} | COLOURS,
+        palette={f"g{i}": pair for i, pair in enumerate(colours(study.groups))}
+        | {f"a{i}": pair for i, pair in enumerate(colours([Group(arm.partition(",")[0]) for arm in numbers]))}
+        | COLOURS,
         study=study,
         is_published=is_published,
         labels=labels,
@@ -86,7 +89,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         published_variants=[] if is_published else [variant for variant in COLOURS if variant in known],
         panels=_panels(study, labels),
         overall=_scope(study, labels, len(study.scopes) - 1) if study.scopes else None,
-        families=[_family(study, labels, family) for family in families],
+        families=[_family(study, labels, numbers, family) for family in families],
         provenance=_provenance(study),
         data={
             "groups": [labels[group]["short"] for group in study.groups],
@@ -110,6 +113,12 @@ def _labels(study: Study) -> Labels:
         group: {"number": i, "name": study.label(group), "short": short[i]} for i, group in enumerate(study.groups)
     }
     return missing | numbered
+
+
+def _arm_numbers(study: Study) -> dict[str, int]:
+    """The arms of all runs, and the number of their colour."""
+    found = (run.arms.arms for run in study.runs if run.arms)
+    return {arm: i for i, arm in enumerate(dict.fromkeys(itertools.chain(*found)))}
 
 
 # --- the head of the page -------------------------------------------------------------------------------
@@ -198,13 +207,13 @@ def _scope(study: Study, labels: Labels, number: int) -> Data:
 # --- families and tasks ---------------------------------------------------------------------------------
 
 
-def _family(study: Study, labels: Labels, family: str) -> Data:
+def _family(study: Study, labels: Labels, arm_numbers: Mapping[str, int], family: str) -> Data:
     numbers = {scope.name: number for number, scope in enumerate(study.scopes[:-1])}  # the last one is shown above
     return {
         "name": family,
         "scope": _scope(study, labels, numbers[family]) if family in numbers else None,
         "tasks": [
-            _task(labels, task) | {"chart": f"task-{number}"}
+            _task(labels, task) | {"chart": f"task-{number}", "arms": _arms(labels, arm_numbers, task)}
             for number, task in enumerate(study.tasks)
             if task.scale.family == family
         ],
@@ -227,6 +236,21 @@ def _task(labels: Labels, task: TaskResults) -> Data:
         unfinished = len(task.unfinished.get(group, ()))
         rows.append({"label": labels[group], "runs": len(runs), "unfinished": unfinished, "cells": cells})
     return {"scale": scale, "rows": rows, "favour": published.favour(scale.task)}
+
+
+def _arms(labels: Labels, numbers: Mapping[str, int], task: TaskResults) -> list[Data]:
+    """A picture for each run with several arms."""
+    runs = [(group, run) for found in (task.finished, task.unfinished) for group, of in found.items() for run in of]
+    return [
+        {
+            "label": labels[group],
+            "seed": run.seed,
+            "picture": arms.picture(run.arms),
+            "colours": [numbers[arm] for arm in run.arms.arms],
+        }
+        for group, run in runs
+        if run.arms
+    ]
 
 
 def _mean_std(values: np.ndarray | None, show: Callable[[float], str], remark: str = "") -> Data | None:

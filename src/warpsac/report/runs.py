@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import numpy as np
 from warpsac.config.schema import Config
 from warpsac.envs import published
 from warpsac.errors import UserError
+from warpsac.report.arms import History, history
 from warpsac.report.groups import OTHER_FAMILY, Changes, Group, Scale, group_of, in_order, scale_of
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.files import in_words
@@ -57,6 +59,8 @@ class Run:
     given_name: str | None = None
     """The name that the user gave it; `name` is its folder."""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    arms: History | None = None
+    """Of a run with several arms: who acted, and who was chosen."""
 
     @property
     def task(self) -> str:
@@ -109,7 +113,7 @@ def find_folders(root: Path) -> Iterator[Path]:
     seen: set[str] = set()
     unreadable: list[OSError] = []
     for folder, inside, files in os.walk(root, followlinks=True, onerror=unreadable.append):
-        real, is_run = os.path.realpath(folder), run_folder.CONFIG in files
+        real, is_run = os.path.realpath(folder), run_folder.CONFIG in (*files, *inside)
         if is_run and real not in seen:
             yield Path(folder)
         inside[:] = [] if is_run or real in seen else sorted(name for name in inside if not name.startswith("."))
@@ -154,13 +158,15 @@ def read_run(folder: Path, name: str) -> Run:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    """NaN for what is no number, and for an integer that no float can hold."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and not abs(value) > sys.float_info.max else math.nan
 
 
 def _evaluations(folder: Path, rows: Sequence[Mapping[str, Any]], scale: Scale) -> np.ndarray:
     """[evaluations, 3]: step, raw result, seconds; the last two may be NaN. Steps never decrease in an intact file."""
     found: dict[float, tuple[float, float, float]] = {}  # of two evaluations at one step the later counts
-    last = -math.inf
+    last = 0.0
     for number, row in enumerate(rows, 1):
         step = _number(row.get("step"))
         if not (math.isfinite(step) and step >= last) or row.get("kind") not in ("train", "eval"):
@@ -176,7 +182,7 @@ def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], e
     """The run with its evaluations and how it ended."""
     finite = evaluations[np.isfinite(evaluations[:, 1])]
     seconds = finite[:, 2]
-    timed = np.isfinite(seconds).all() and (np.diff(seconds) > 0).all()
+    timed = np.isfinite(seconds).all() and (np.diff(seconds, prepend=-1e-300) > 0).all()
     faults = next((_number(row["faults/count"]) for row in reversed(rows) if "faults/count" in row), math.nan)
     run = dataclasses.replace(
         run,
@@ -185,6 +191,7 @@ def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], e
         seconds=seconds if timed else NOTHING,
         reached=int(_number(rows[-1]["step"])) if rows else 0,
         faults=int(faults) if math.isfinite(faults) else None,
+        arms=history(config, rows),
     )
     status, detail = _status(run, config, evaluations)
     dropped = len(evaluations) - len(finite)

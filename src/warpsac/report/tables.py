@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,13 +133,14 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
+def csv_text(columns: Sequence[str], rows: Rows) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return text.getvalue()
+
+
 def csv_files(study: Study) -> dict[str, str]:
     """The text of all tables by file name."""
-    files = {}
-    for table, columns in COLUMNS.items():
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns.split())
-        writer.writerows([_cell(value) for value in row] for row in table(study))
-        files[f"{table.__name__}.csv"] = text.getvalue()
-    return files
+    return {f"{table.__name__}.csv": csv_text(columns.split(), table(study)) for table, columns in COLUMNS.items()}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from warpsac.config.loading import from_json
 from warpsac.config.schema import Config
 from warpsac.errors import UserError
-from warpsac.runs.files import in_words, require_writable, write_atomically
+from warpsac.runs.files import in_words, read_bytes, require_writable, write_atomically
 
 PLAN = "plan.json"
 
@@ -27,13 +27,13 @@ def read_plan(folder: Path) -> list[Planned]:
     """What is planned in a folder; empty if it has no plan."""
     path = folder / PLAN
     try:
-        cells = json.loads(path.read_bytes())["cells"]
+        cells = json.loads(read_bytes(path))["cells"]
         return [Planned(str(cell["name"]), from_json(json.dumps(cell["config"]), str(path))) for cell in cells]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise UserError(f"{path}: {in_words(error)}") from None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"{path}: not a plan; remove it, and `warpsac bench` writes it again") from None
 
 

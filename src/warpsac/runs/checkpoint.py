@@ -37,7 +37,7 @@ import ml_dtypes
 import numpy as np
 
 from warpsac.errors import TrainingStopped, UserError
-from warpsac.runs.files import free_name, in_words, sync_folder
+from warpsac.runs.files import free_name, in_words, open_plain, read_bytes, sync_folder
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -324,6 +324,9 @@ def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
             if f"{name}.npz" not in files:
                 raise DamagedCheckpoint(f"checkpoint {path} holds no {name}")
         arrays = {name: _read_arrays(path / f"{name}.npz", files[f"{name}.npz"]) for name in wanted}
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError) as error:
+        # The checksum fits, so somebody made it so.
+        raise DamagedCheckpoint(f"checkpoint {path} is damaged: {MANIFEST} does not describe its files") from error
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise DamagedCheckpoint(f"checkpoint {path} is damaged: {name}: {in_words(error)}") from error
@@ -333,8 +336,9 @@ def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = json.loads(read_bytes(path / MANIFEST))
         intact = manifest["checksum"] == _manifest_checksum(manifest)
+        intact = intact and isinstance(manifest["info"], dict) and isinstance(manifest["files"], dict)
     except (ValueError, TypeError, KeyError, RecursionError):
         intact = False
     if not intact:
@@ -355,7 +359,7 @@ def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:
         wrong = f"{path.name} has {size:,} bytes instead of {entry['size']:,}"
         raise DamagedCheckpoint(f"checkpoint {path.parent} is damaged: {wrong}")
     arrays: dict[str, np.ndarray] = {}
-    with open(path, "rb") as stream:
+    with open_plain(path) as stream:
         position = checksum = 0
         for name, array in entry["arrays"].items():
             dtype = np.dtype(getattr(ml_dtypes, array["dtype"], array["dtype"]))
@@ -384,5 +388,5 @@ def _looks_complete(path: Path) -> bool:
     try:
         files = _read_manifest(path)["files"]
         return all((path / name).stat().st_size == entry["size"] for name, entry in files.items())
-    except (DamagedCheckpoint, OSError):
+    except (DamagedCheckpoint, OSError, ValueError, TypeError, KeyError):
         return False

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from warpsac.config.schema import Config
-from warpsac.runs.files import stop_if_unwritable, write_atomically
+from warpsac.runs.files import write_atomically
 
 LINE, REFERENCE, INK = "#1f6feb", "#c2410c", "#334155"
 FAR = 2.0  # heights of the curve
@@ -35,6 +35,7 @@ def write_curve(
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
+    evaluations = [row for row in evaluations if "return_mean" in row]
     steps = np.array([row["step"] for row in evaluations], np.float64)
     mean = np.array([row["return_mean"] for row in evaluations], np.float64)
     spread = np.array([row.get("return_std", 0.0) for row in evaluations], np.float64)
@@ -70,5 +71,4 @@ def write_curve(
 
     picture = io.BytesIO()
     FigureCanvasAgg(figure).print_png(picture)
-    with stop_if_unwritable(path):
-        write_atomically(path, picture.getvalue())
+    write_atomically(path, picture.getvalue())

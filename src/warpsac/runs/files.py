@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from warpsac.errors import TrainingStopped, UserError
 
@@ -13,6 +16,13 @@ try:
     import fcntl
 except ImportError:  # no file locks on this system
     fcntl = None  # type: ignore[assignment]
+
+
+# Flags to open what a name stands for itself: never what a link points to, and without waiting for the other end of a
+# pipe. (Windows has neither.)
+ITSELF: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | ITSELF
+LARGEST_TEXT = 64 << 20  # bytes of a file of settings or the like
 
 
 # --- locks
@@ -36,7 +46,7 @@ def lock_file(path: Path) -> int | None:
         return None
     if _is_own(path):
         raise Held(str(path))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | ITSELF, 0o666)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -72,7 +82,7 @@ def is_locked(path: Path) -> bool:
     if fcntl is None or _is_own(path):
         return False
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | ITSELF)
     except OSError:
         return False
     try:
@@ -102,7 +112,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file durably: a reader, or a power cut, sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as stream:
+        with contextlib.suppress(FileNotFoundError):  # of a killed process; were it a link, it would be written through
+            temporary.unlink()
+        with open(temporary, "xb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
@@ -150,10 +162,34 @@ def stop_if_unwritable(path: Path) -> Iterator[None]:
         raise TrainingStopped(f"cannot write {path} ({in_words(error)})") from error
 
 
+# --- reading
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a file to read it; an OSError for a folder, pipe or device, whose content might never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    kind = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(kind):
+        os.close(descriptor)
+        if stat.S_ISDIR(kind):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file that is not large unless something is wrong with it."""
+    with open_plain(path) as stream:
+        content = stream.read(LARGEST_TEXT + 1)
+    if len(content) > LARGEST_TEXT:
+        raise OSError(errno.EFBIG, f"larger than {LARGEST_TEXT >> 20} MB", str(path))
+    return content
+
+
 def read_text(path: Path) -> str:
     """The text of a file that a user named; a UserError if it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode()
     except UnicodeDecodeError:
         raise UserError(f"{path}: not a text file") from None
     except OSError as error:

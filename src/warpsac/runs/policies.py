@@ -21,12 +21,23 @@ from warpsac.runs.run_folder import RunFolder
 POLICY = "policy"  # the group that acting needs
 
 
-def keep(run: RunFolder, step: int, policy: Arrays, info: Mapping[str, Any]) -> None:
-    """Keep the policy of an evaluation; TrainingStopped if it cannot be written."""
-    checkpoint.save(run.policies, step, {POLICY: policy}, info, None, run.record())
+def keep(run: RunFolder, step: int, policies: Mapping[str, Arrays], info: Mapping[str, Any]) -> None:
+    """Keep the policies of an evaluation; TrainingStopped if they cannot be written."""
+    checkpoint.save(run.policies, step, policies, info, None, run.record())
 
 
-def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None]) -> Checkpoint:
+def group_of(run: RunFolder, arm: str | None) -> str:
+    """The group with the policy of an arm; without one, of the arm that counts."""
+    arms = run.config.auto.arms
+    if arm is None:
+        return POLICY
+    if arm not in arms:
+        has = f"its arms are {', '.join(arms)}" if arms else f"a run of variant {run.config.variant} has no arms"
+        raise UserError(f"--arm {arm}: {has}")
+    return f"arm{arms.index(arm)}"
+
+
+def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None], group: str = POLICY) -> Checkpoint:
     """The policy of a step, of the best evaluation, or the last one; damaged ones are reported and passed over."""
     there = steps(run)
     if not there:
@@ -41,7 +52,7 @@ def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None]) -> Che
         raise UserError(f"{run.path}: no policy of step {step}; {_nearest(step, there)}")
     for path in (path for one in wanted for path in _folders(run, one)):
         try:
-            found = checkpoint.load(path, (POLICY,))
+            found = checkpoint.load(path, (group,))
             run.require_as_saved(found.run, found.path)
             return found
         except DamagedCheckpoint as error:

@@ -17,16 +17,26 @@ import io
 import json
 import math
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from warpsac.errors import UserError
-from warpsac.runs.files import require_writable, stop_if_unwritable, sync_folder, write_atomically
+from warpsac.runs.files import (
+    APPENDING,
+    in_words,
+    open_plain,
+    require_writable,
+    stop_if_unwritable,
+    sync_folder,
+    write_atomically,
+)
 
 METRICS, EVALUATIONS, ASIDE = "metrics.jsonl", "evaluations.csv", "set_aside"
 WALL_CLOCK_PREFIX = "time/"
+LONGEST_LINE = 1 << 20  # characters: a row has a few thousand
 
 # Column of evaluations.csv -> key of the row; a column without a value in the first evaluation is left out.
 EVALUATION_COLUMNS = {
@@ -71,7 +81,7 @@ class RowFiles:
         plain = {k: v.item() if hasattr(v, "item") else v for k, v in row.items() if v is not None}
         with stop_if_unwritable(self.folder / METRICS):
             if self._metrics is None:
-                self._metrics = os.open(self.folder / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+                self._metrics = os.open(self.folder / METRICS, APPENDING, 0o666)
             line = _line_of(plain)
             _write(self._metrics, line)
             if self._tally is not None:
@@ -92,7 +102,7 @@ class RowFiles:
         columns = list(keys)
         cells = [[str(row.get(key, "")) for key in keys.values()] for row in evaluations]
         text = "".join(",".join(line) + "\n" for line in ([columns, *cells] if cells else []))
-        if text.encode() != (path.read_bytes() if path.exists() else b""):
+        if text.encode() != _content(path):
             write_atomically(path, text.encode())
 
     def sync(self) -> None:
@@ -181,7 +191,7 @@ class RowFiles:
         while (folder / f"metrics-{count}.jsonl").exists():
             count += 1
         aside, last = _encode(moved), folder / f"metrics-{count - 1}.jsonl"
-        if not (last.exists() and last.read_bytes() == aside):
+        if _content(last) != aside:
             write_atomically(folder / f"metrics-{count}.jsonl", aside)
         write_atomically(path, _encode(kept))
 
@@ -191,6 +201,15 @@ def aside_folder(run: Path) -> Path:
     folder = run / ASIDE
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _content(path: Path) -> bytes:
+    """What a file holds; nothing if it is none that can be read: then it is written anew."""
+    try:
+        with open_plain(path) as stream:
+            return stream.read()
+    except OSError:
+        return b""
 
 
 def _line_of(row: Row) -> bytes:
@@ -214,8 +233,13 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as stream:
-        yield from stream
+    """The lines of a file; one that is too long for a row comes in parts, the first of which have no line end."""
+    try:
+        with open_plain(path) as raw, io.TextIOWrapper(raw, "utf-8", "surrogateescape", "\n") as stream:
+            while line := stream.readline(LONGEST_LINE):
+                yield line
+    except OSError as error:
+        raise UserError(f"{path}: {in_words(error)}") from None
 
 
 def _encode(lines: Iterable[str]) -> bytes:
@@ -225,8 +249,8 @@ def _encode(lines: Iterable[str]) -> bytes:
 def _step_of(line: str) -> float:
     """The step of a row; infinite for a line that is not a row: it is never before a checkpoint."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, TypeError, KeyError):
+        return _number(_parse_row(line)["step"])
+    except (ValueError, KeyError, RecursionError):
         return math.inf
 
 
@@ -288,7 +312,7 @@ def _counted(count: int, what: str) -> str:
 
 def _parse_row(line: str) -> Row:
     """A row of metrics; a ValueError for any other line."""
-    row = json.loads(line)
+    row = json.loads(line) if len(line) < LONGEST_LINE else None
     if not isinstance(row, dict):
         raise ValueError("not an object")
     if 'nan"' in line or 'inf"' in line:  # few rows have any: the others need no second pass over their values
@@ -296,13 +320,20 @@ def _parse_row(line: str) -> Row:
     return row
 
 
+def _number(value: Any) -> float:
+    """A number that JSON or CSV has for one; a ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > sys.float_info.max:
+        raise ValueError("not a number")
+    return float(value)
+
+
 def read_metrics(path: Path | str) -> list[Row]:
     """The rows of a run (folder or file), in the order written; none if it has not logged yet."""
     file, rows = Path(path) / METRICS if Path(path).is_dir() else Path(path), []
-    if not file.exists():
+    if not os.path.lexists(file):
         return []
     for number, line in enumerate(_lines(file), 1):
-        if not line.endswith("\n"):
+        if not line.endswith("\n") and len(line) < LONGEST_LINE:
             break
         try:
             rows.append(_parse_row(line))
@@ -334,16 +365,26 @@ def read_evaluations(path: Path | str) -> list[dict[str, float]]:
     """
     file = Path(path) / EVALUATIONS if Path(path).is_dir() else Path(path)
     if not file.exists():
-        rows = _evaluation_rows(file.parent)
-        return [{name: row[key] for name, key in _columns(row).items()} for row in rows]
+        rows = [{name: row[key] for name, key in _columns(row).items()} for row in _evaluation_rows(file.parent)]
+        return [row for row in rows if _is_numeric(row)]
     text = "".join(line for line in _lines(file) if line.endswith("\n"))
-    evaluations = []
-    for number, cells in enumerate(csv.DictReader(io.StringIO(text)), 2):
-        try:
-            evaluations.append({
+    evaluations: list[dict[str, float]] = []
+    try:
+        for cells in csv.DictReader(io.StringIO(text)):
+            found = {
                 name: int(cell) if name in ("step", "episodes") else float(cell)
-                for name, cell in cells.items() if cell != ""
-            })  # fmt: skip
-        except (ValueError, TypeError):
-            raise UserError(f"{file}, line {number}: not an evaluation") from None
+                for name, cell in cells.items()
+                if cell != ""
+            }
+            if not _is_numeric(found):
+                raise ValueError
+            evaluations.append(found)
+    except (ValueError, TypeError, csv.Error):
+        raise UserError(f"{file}, line {len(evaluations) + 2}: not an evaluation") from None
     return evaluations
+
+
+def _is_numeric(evaluation: Mapping[str, Any]) -> bool:
+    """Whether it has a step, and nothing but numbers, NaN and infinity among them."""
+    kinds = [type(value) in (int, float) for value in evaluation.values()]
+    return all(kinds) and isinstance(evaluation.get("step"), int) and abs(evaluation["step"]) < 2**63

@@ -28,12 +28,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from warpsac.config.loading import from_json, to_json
+from warpsac.config.loading import absolute, from_json, to_json
 from warpsac.config.resumable import OF_THE_MACHINE, Changes, differences
 from warpsac.config.schema import Config, EnvConfig
-from warpsac.envs import motion
+from warpsac.envs import modules, motion
 from warpsac.errors import NotNow, UserError
-from warpsac.runs import files
+from warpsac.runs import files, rowfiles
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, sync_folder, write_atomically
 from warpsac.runs.rowfiles import RowFiles, aside_folder
 from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
@@ -41,6 +41,7 @@ from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 CONFIG, META, FAILURE, LOCK = "config.json", "meta.json", "failure.txt", ".lock"
 CHECKPOINTS, POLICIES = "checkpoints", "policies"
 SYMMETRY = "symmetry.json"
+WRITTEN = (LOCK, CHECKPOINTS, POLICIES, "set_aside", "tensorboard", "wandb", "bad_batch.npz")
 MOTION = "motion_sha256"  # in meta.json: of the clips that the run follows
 Part = TypeVar("Part", dict[str, Any], list[Any])
 
@@ -197,35 +198,46 @@ class RunFolder:
     @property
     def env(self) -> EnvConfig:
         """The simulator's settings to watch and evaluate a policy on this machine: the run may have been copied from
-        one with other folders, or with the physics of a GPU. A checkout is code: a file alone never names it."""
-        env = self.config.env
+        one with other folders, or with the physics of a GPU. What only the run names is left out (`modules`)."""
+        _, env = modules.without_folders(self.config.env, str(self.path / CONFIG))
+        gone: dict[str, Any] = {
+            name: None for name in modules.FOLDERS if not Path(absolute(getattr(env, name) or os.devnull)).is_dir()
+        }
         impl: Any = "auto" if env.impl == "warp" else env.impl
-        meshes = env.menagerie if env.menagerie and Path(env.menagerie).expanduser().is_dir() else None
-        return dataclasses.replace(env, menagerie=meshes, humanoidbench=None, impl=impl)
+        return dataclasses.replace(env, impl=impl, **gone)
 
-    def follow(self, moved: str | None = None) -> str | None:
-        """Use the recorded motion, or `moved` in its place; returns a line if it is not the one of training.
+    def follow(self, moved: str | None = None) -> list[str]:
+        """Use the recorded motion, or `moved` in its place. Returns a line if it is not the one of training and one
+        for each folder that `env` leaves out; a UserError for any other path that only this run names.
 
-        Only a resume records where it is now.
+        Only a resume records where the motion is now.
         """
+        notes, _ = modules.without_folders(self.config.env, str(self.path / CONFIG))
         if moved is not None:
-            env = dataclasses.replace(self.config.env, motion=motion.absolute(moved))
+            modules.name_paths([moved])
+            env = dataclasses.replace(self.config.env, motion=absolute(moved))
             self.config = dataclasses.replace(self.config, env=env)
+        self.require_named("env.motion", modules.OWN)
         path = self.config.env.motion
         if path is None:
-            return None
+            return notes
         if not Path(path).exists():
             raise UserError(f"motion {path}: no such file or folder; name where it is now with --motion")
         recorded = self.meta.get(MOTION)
-        same = recorded in (None, motion.fingerprint(path))
-        return None if same else f"warning: motion {path} is not the one that the policy was trained on"
+        if recorded not in (None, motion.fingerprint(path)):
+            notes.append(f"warning: motion {path} is not the one that the policy was trained on")
+        return notes
+
+    def require_named(self, *fields: str) -> None:
+        """Refuse paths of these settings that only this folder names."""
+        modules.require_paths(dataclasses.asdict(self.config), str(self.path / CONFIG), *fields)
 
     @property
     def meta(self) -> dict[str, Any]:
         """The content of meta.json; empty if it is missing or broken."""
         try:
-            content = json.loads((self.path / META).read_bytes())
-        except (OSError, ValueError):
+            content = json.loads(files.read_bytes(self.path / META))
+        except (OSError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
 
@@ -233,6 +245,7 @@ class RunFolder:
         """Refuse to share the folder with another process that trains in it; a killed one holds no lock."""
         if self._owned:
             return
+        _refuse_links(self.path)
         try:
             with require_writable(self.path):
                 self._lock = lock_file(self.path / LOCK)
@@ -333,6 +346,14 @@ class RunFolder:
         self._trackers, self._lock, self._owned = None, None, False
 
 
+def _refuse_links(folder: Path) -> None:
+    """A run writes and removes files in its own folder only: not where links in it point."""
+    for name in (*WRITTEN, rowfiles.METRICS, rowfiles.EVALUATIONS):
+        if (folder / name).is_symlink():
+            raise UserError(f"{folder / name}: a symbolic link, and a run writes to its own folder only: replace it "
+                            "by what it points to")  # fmt: skip
+
+
 def _json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, default=str) + "\n").encode()
 
@@ -340,7 +361,7 @@ def _json_bytes(content: Mapping[str, Any]) -> bytes:
 def read_failure(folder: Path) -> str | None:
     """Why training stopped in this folder; None if it did not, or was resumed since."""
     try:
-        return (folder / FAILURE).read_text(encoding="utf-8", errors="replace").strip()
+        return files.read_bytes(folder / FAILURE).decode(errors="replace").strip()
     except OSError:
         return None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from warpsac.envs import modules
 from warpsac.envs.names import bring
 from warpsac.envs.registry import configure
 from warpsac.errors import UserError
@@ -50,13 +51,16 @@ def resume(
     env: Any = None,
     stop_at: int | None = None,
     time_budget: float | None = None,
+    paths: Sequence[Path | str] = (),
     **settings: Any,
 ) -> Outcome:
     """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`.
 
-    `env` is the environment that `train` was given, where that was an object of the program. `settings` are fields of
-    `Config` that may change: eval={"every": 50_000}, a larger total_steps.
+    `env` is the environment that `train` was given, where that was an object of the program. `paths` are those of the
+    runs' settings that may be used, where only the runs name them. `settings` are fields of `Config` that may change:
+    eval={"every": 50_000}, a larger total_steps.
     """
+    modules.name_paths(map(str, paths))
     folders = [runs] if isinstance(runs, (Path, str)) else runs
     if env is not None and folders:
         bring(env, open_run(folders[0]).config.task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,12 +10,16 @@ from pathlib import Path
 from typing import Literal
 
 import jax
+import numpy as np
+from jax.sharding import Mesh
 
+from warpsac.config.loading import validate
 from warpsac.config.schema import PPO, Config
 from warpsac.envs import registry
 from warpsac.envs.tasks import EXTRAS
-from warpsac.errors import NotNow, OtherSettings, UserError
+from warpsac.errors import ConfigError, NotNow, OtherSettings, UserError
 from warpsac.replay.ring import RingSpec
+from warpsac.replay.sharded import AXIS
 
 Placement = Literal["device", "host"]
 
@@ -30,6 +35,27 @@ SMALL_PPO: Mapping[str, object] = {
     "total_steps": 200_000, "ppo.actor_hidden": (64, 64), "ppo.critic_hidden": (64, 64), "ppo.compute": "float32",
     "ppo.gamma": 0.99, "eval.every": 50_000,
 }  # fmt: skip
+
+
+def spread(config: Config) -> Config:
+    """The config with as many devices as there are, if all were asked for, and the number of environments on all."""
+    count = len(jax.local_devices()) if config.devices == "all" else config.devices
+    target = registry.target_of(config)
+    if count > 1 and not target.jax:
+        raise ConfigError("devices", config.devices, f"must be 1: {config.task} is not simulated in JAX")
+    if count > len(jax.local_devices()):
+        raise ConfigError("devices", config.devices, f"JAX sees {len(jax.local_devices())} on this machine")
+    envs = config.env.num_envs * (count if config.envs_per_device else 1)
+    env = replace(config.env, num_envs=envs)
+    return validate(replace(config, devices=count, envs_per_device=False, env=env))
+
+
+def mesh_of(config: Config) -> Mesh | None:
+    """The devices that a run is spread over; None for a single one."""
+    assert isinstance(config.devices, int), "spread says how many"
+    if config.devices == 1:
+        return None
+    return Mesh(np.asarray(jax.local_devices()[: config.devices]), (AXIS,))
 
 
 def use_compilation_cache() -> None:
@@ -58,9 +84,10 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def describe_device() -> str:
+def describe_device(devices: int = 1) -> str:
     device = jax.local_devices()[0]
-    return "CPU" if on_cpu() else f"{device.device_kind} ({device.platform})"
+    name = "CPU" if on_cpu() else f"{device.device_kind} ({device.platform})"
+    return f"{devices} x {name}" if devices > 1 else name
 
 
 def require_gpu(config: Config, resumed: bool = False) -> None:
@@ -108,6 +135,17 @@ def choose_placement(
         f"replay.capacity = {spec.capacity}: needs {spec.nbytes / GB:.2f} GB of {' or '.join(candidates)} "
         f"memory, {max(free[best], 0) / GB:.2f} GB are available; {advice}"
     )
+
+
+def require_memory(needs: Mapping[str, int], config: Config, free_bytes: int) -> None:
+    """Refuse sizes that cannot fit before anything is made or compiled, by the setting that asks for most."""
+    needed, most = sum(needs.values()), max(needs, key=lambda path: needs[path])
+    if needed > free_bytes:
+        value = functools.reduce(getattr, most.split("."), config)
+        raise NotNow(
+            f"{most} = {value}: training needs at least {needed / GB:,.3g} GB of memory besides replay, "
+            f"{max(free_bytes, 0) / GB:,.3g} GB are available; choose a smaller one"
+        )
 
 
 def largest_capacity(spec: RingSpec, free_bytes: int) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import modules, registry
@@ -29,12 +30,16 @@ class EvalOptions:
     """Run folder."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
+    arm: str | None = None
+    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
     episodes: Count | None = None
     """Number of complete episodes; default: as many as in the run's own evaluations."""
     seed: Seed = 0
     """Seed of the episodes."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the run's settings that may be used, where only the run names them."""
     motion: str | None = None
     """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
     json: bool = False
@@ -44,14 +49,15 @@ class EvalOptions:
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
     run = run_folder.open_run(asked.run)
-    if note := run.follow(asked.motion):
+    modules.name_paths(asked.path)
+    for note in run.follow(asked.motion):
         print(note, file=sys.stderr)
     modules.use(asked.module)
     target = registry.target_of(run.config)
     devices.use_compilation_cache()
     if target.torch:
         devices.share_gpu_memory()
-    policy = load_policy(asked.run, asked.step)
+    policy = load_policy(asked.run, asked.step, asked.arm)
     episodes = asked.episodes or run.config.eval.episodes
     # No evaluation during training happens at this step: the episodes are new ones.
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
@@ -63,11 +69,13 @@ def command(asked: EvalOptions) -> int:
         (env,) = made.sets
         found = evaluate.run_episodes(env, policy.normalized, episodes, seed, max_broken=run.config.env.max_faults)
     row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
+    row |= {"arm": policy.arm} if policy.arm else {}
     row |= evaluate.result_row(found, target.task)
     if asked.json:
         print(json.dumps(row))
     else:
-        print(f"{target.name}, {run.config.variant}, step {policy.step:,}")
+        arm = f" ({policy.arm})" if policy.arm else ""
+        print(f"{target.name}, {run.config.variant}{arm}, step {policy.step:,}")
         Console().print(_table(row, found))
     return 0
 
@@ -83,5 +91,5 @@ def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:
         table.add_row("normalised score", f"{row['eval/score']:.3f}")
     for name, value in row.items():
         if name.removeprefix("eval/") in found[0].metrics:
-            table.add_row(name.removeprefix("eval/").replace("_", " "), f"{value:.4f}")
+            table.add_row(Text(name.removeprefix("eval/").replace("_", " ")), f"{value:.4f}")
     return table

@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
-from warpsac.agents.algorithm import Algorithm, over_seeds
+from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import JaxEnv, keeps_running_away
 from warpsac.errors import ConfigError
+from warpsac.replay.ring import Ring
+from warpsac.replay.sharded import RING, along
 from warpsac.training import device_episodes, devices
 from warpsac.training.device_episodes import DeviceEpisodes
 from warpsac.training.episodes import Episode
@@ -43,9 +46,15 @@ from warpsac.types import Array
 
 def interact(algorithm: Algorithm, env: JaxEnv, state: TrainState, keys: Any, counter: Array) -> TrainState:
     """One interaction, numbered `counter`: act, step, remember."""
-    agent = state.agent
-    action, exploration = algorithm.act(agent.learner.policy, agent.exploration, state.obs, keys, counter)
-    simulator, step = over_seeds(env.step, algorithm.seeds)(state.simulator, algorithm.to_simulator(action))
+    agent, shards = state.agent, divided(state, env.spec.num_envs)
+    action, exploration = algorithm.act(agent.learner.policy, agent.exploration, agent.scale, state.obs, keys, counter)
+    step_all = over_devices(
+        over_seeds(env.step, algorithm.seeds),
+        algorithm.mesh if env.spec.separable else None,
+        (shards.simulator, shards.obs),
+        (shards.simulator, shards.obs),
+    )
+    simulator, step = step_all(state.simulator, algorithm.to_simulator(action))
     result = step._replace(success=None)  # learning does not use it
     memory, scale = algorithm.remember(agent.memory, agent.scale, state.obs, action, result, None, counter)
     return state._replace(
@@ -100,6 +109,24 @@ def advance(
         return state
 
     return jax.lax.fori_loop(0, repeats, body, state)
+
+
+def divided(state: TrainState, num_envs: int) -> TrainState:
+    """How the arrays of a state are divided over devices: those of environments [S, N, ...] by environments."""
+
+    def spec(leaf: Any) -> PartitionSpec:
+        return along(1 if leaf.ndim > 1 and leaf.shape[1] == num_envs else None)
+
+    memory = RING if isinstance(state.agent.memory, Ring) else jax.tree.map(lambda _: along(None), state.agent.memory)
+    agent = state.agent._replace(
+        learner=jax.tree.map(lambda _: along(None), state.agent.learner),
+        sums=jax.tree.map(lambda _: along(None), state.agent.sums),
+        memory=memory,
+        exploration=jax.tree.map(spec, state.agent.exploration),
+        scale=jax.tree.map(spec, state.agent.scale),
+    )
+    simulator, episodes = jax.tree.map(spec, (state.simulator, state.episodes))
+    return TrainState(simulator, along(1), agent, episodes, ())  # type: ignore[arg-type]
 
 
 class Played(NamedTuple):
@@ -158,13 +185,18 @@ class FusedDriver(Driver):
         self.keys = algorithm.streams(config.seeds)
         self._announced: set[str] = set()
         self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
-        self._advance: Any = jax.jit(
-            functools.partial(advance, algorithm, env),
-            static_argnames=("learning", "phase", "rounds"),
-            donate_argnums=0,
-        )
+        self._shardings: Any = None  # of the state, where there are several devices
         play = functools.partial(play_episodes, algorithm.actor.best_action, evaluation_env, config.env.max_faults)
         self._play: Any = jax.jit(over_seeds(play, algorithm.seeds))
+
+    @functools.cached_property
+    def _advance(self) -> Any:
+        return jax.jit(
+            functools.partial(advance, self.algorithm, self.env),
+            static_argnames=("learning", "phase", "rounds"),
+            donate_argnums=0,
+            out_shardings=self._shardings,
+        )
 
     # --- the state: its first value, saved, restored
 
@@ -178,10 +210,23 @@ class FusedDriver(Driver):
         episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
         agent = algorithm.init(config.seeds, self._empty_memory(obs))
         self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
+        self._place()
+
+    def _place(self) -> None:
+        """Divide the state over the devices, where there are several."""
+        mesh = self.algorithm.mesh
+        if mesh is None:
+            return
+        on_device = self.state._replace(counters=())  # type: ignore[arg-type]
+        specs = divided(on_device, self.spec.num_envs)
+        self._shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+        self.keys = jax.device_put(self.keys, NamedSharding(mesh, PartitionSpec()))
+        placed = jax.device_put(on_device, self._shardings)
+        self.state = placed._replace(counters=self.state.counters)
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         """The simulator is always saved: all environments have made the same steps, whatever failed."""
-        parts = agent_groups(self.state.agent, self.algorithm.seeds, self.algorithm.ring if with_memory else None)
+        parts = agent_groups(self.algorithm, self.state.agent, with_memory)
         simulator, obs, episodes = jax.device_get((self.state.simulator, self.state.obs, self.state.episodes))
         for s, groups in enumerate(parts):
             groups["env"] = of_seed(simulator, s)
@@ -189,16 +234,19 @@ class FusedDriver(Driver):
         return parts
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
-        state = self.state
+        state, count = self.state, self.algorithm.devices
+        if "replay" in parts[0] and (before := np.size(parts[0]["replay"]["final_count"])) != count:
+            self.display.message(f"replay: from {before} devices to {count}")
         followed = state.episodes._asdict() | {"obs": state.obs}
         followed = joined(followed, [part["episodes"] for part in parts], where)
         self.state = TrainState(
             simulator=joined(state.simulator, [part["env"] for part in parts], where),
             obs=followed.pop("obs"),
-            agent=restored_agent(state.agent, parts, self.algorithm.ring, where),
+            agent=restored_agent(self.algorithm, state.agent, parts, where),
             episodes=DeviceEpisodes(**followed),
             counters=counters,
         )
+        self._place()
 
     def _empty_memory(self, obs: Array) -> Any:
         return jax.jit(self.algorithm.init_memory)(obs)
@@ -277,7 +325,7 @@ class FusedDriver(Driver):
             self._announced.add("the evaluation")
         seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
         keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
-        found = jax.device_get(self._play(self.state.agent.learner.policy, keys))
+        found = jax.device_get(self._play(self.policy(), keys))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec
         if found.broken.max() >= limit:

@@ -18,15 +18,16 @@ from typing import Any, Literal
 import numpy as np
 
 from warpsac.config.schema import Config
+from warpsac.envs import modules
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
-from warpsac.errors import TrainingStopped
+from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate
 from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
-from warpsac.training.state import Counters, Driver, info, policy_arrays
+from warpsac.training.state import Counters, Driver, info, policy_groups
 from warpsac.training.terminal import Display, Interrupted, StopSignals
 
 STOPPING = "stopping as soon as possible, and saving; a second signal stops at once, without saving"
@@ -60,7 +61,8 @@ class Loop:
             if self._due(config.eval.every):
                 self.evaluate(signals)
             while self.step < config.end_step and not self._stop(signals):
-                self.driver.advance(self._stretch(), functools.partial(self._stop, signals))
+                with modules.own_folder():
+                    self.driver.advance(self._stretch(), functools.partial(self._stop, signals))
                 if self._row_due():
                     self.log()
                 if self._due(config.eval.every):
@@ -143,40 +145,49 @@ class Loop:
         self.display.phase("evaluating", f"{count} episode{'s' * (count != 1)}")
         with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
-            results = [
-                evaluate.result_row(found, self.task) for found in self.driver.evaluate(self.step, signals.check)
-            ]
+            with modules.own_folder():
+                episodes = self.driver.evaluate(self.step, signals.check)
+            results = [evaluate.result_row(found, self.task) for found in episodes]
             rows = [head | {"time/seconds": self.seconds} | row for row in results]
             self._keep_policies()  # before the rows: what a row calls the best is there
             self._write(rows)
             self.driver.count(evaluated_at=self.step)
-            best = self.task.normalize_score if self.task else None
             for run in self.runs:
-                curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
+                self._draw(run)
         self._show_phase()
+
+    def _draw(self, run: RunFolder) -> None:
+        """The learning curve, which never stops training: the next evaluation draws it again."""
+        best = self.task.normalize_score if self.task else None
+        try:
+            curve.write_curve(run.curve, rowfiles.read_evaluations(run.path), run.config, best)
+        except (OSError, UserError, ValueError) as error:
+            self.display.message(f"{run.curve}: not drawn this time ({in_a_line(error)})")
 
     def _keep_policies(self) -> None:
         counters = self.counters._replace(evaluated_at=self.step)
-        content = info(counters, self.seconds, portable_spec(self.driver.spec))
-        arrays = policy_arrays(self.driver.state.agent, self.driver.algorithm.seeds)
-        for run, policy in zip(self.runs, arrays, strict=True):
-            self._require_finite_parameters(run, policy)
-            policies.keep(run, self.step, policy, content)
+        content = info(self.driver, counters, self.seconds, portable_spec(self.driver.spec))
+        groups = policy_groups(self.driver.algorithm, self.driver.state.agent)
+        for run, found, about in zip(self.runs, groups, content, strict=True):
+            for arrays in found.values():
+                self._require_finite_parameters(run, arrays)
+            policies.keep(run, self.step, found, about)
 
     def save(self, with_simulator: bool = True) -> None:
         """One checkpoint per seed: all that is needed to continue as if nothing had happened."""
         self.require_finite()
         self.display.phase("saving")
         keep, several = self.config.checkpoint.keep, len(self.runs) > 1
-        content = info(self.counters, self.seconds, portable_spec(self.driver.spec))
+        content = info(self.driver, self.counters, self.seconds, portable_spec(self.driver.spec))
         with self._off_the_clock():
             for run in self.runs:
                 run.rows.sync()
-            for run, groups in zip(self.runs, self.driver.snapshot(self._saves_memory(), with_simulator), strict=True):
+            snapshots = self.driver.snapshot(self._saves_memory(), with_simulator)
+            for run, groups, about in zip(self.runs, snapshots, content, strict=True):
                 self._require_finite_parameters(run, groups["learner"])
                 # Killed before the other seeds are saved, all go back to the checkpoint before this one.
                 kept = max(keep, 2) if several else keep
-                checkpoint.save(run.checkpoints, self.step, groups, content, kept, run.record())
+                checkpoint.save(run.checkpoints, self.step, groups, about, kept, run.record())
             for run in self.runs:
                 checkpoint.prune(run.checkpoints, keep)
         self._show_phase()

@@ -29,9 +29,11 @@ class LoadedPolicy:
     where the task's observation has named parts), it returns actions in the simulator's own range.
     """
 
-    def __init__(self, actor: Actor, policy: Any, step: int, info: dict[str, Any]):
+    def __init__(self, actor: Actor, policy: Any, step: int, info: dict[str, Any], arm: str | None = None):
         self.actor = actor
         self.policy = policy
+        self.arm = arm
+        """The arm that it is of, where a run has several."""
         self.step = step
         """Environment steps after which it was saved."""
         self.info = info
@@ -79,14 +81,18 @@ def portable_spec(spec: EnvSpec) -> dict[str, Any]:
     } | {name: found for name, found in names.items() if found}
 
 
-def load_policy(run: Path | str, step: PolicyStep = "last") -> LoadedPolicy:
-    """The policy of a run: its last one, that of its best evaluation ("best"), or that of a step."""
+def load_policy(run: Path | str, step: PolicyStep = "last", arm: str | None = None) -> LoadedPolicy:
+    """The policy of a run: its last one, that of its best evaluation ("best"), or that of a step.
+
+    Of a run with several arms, the one that its returns had chosen by then, or that of `arm`.
+    """
     folder = run_folder.open_run(run)
-    found = policies.load(folder, step, report=lambda line: print(line, file=sys.stderr, flush=True))
+    group = policies.group_of(folder, arm)
+    found = policies.load(folder, step, lambda line: print(line, file=sys.stderr, flush=True), group)
     spec = found.info["env_spec"]
     actor = _actor_of(folder.config, spec)
-    policy = restore(actor.init_policy(), found.arrays[policies.POLICY], str(found.path))
-    return LoadedPolicy(actor, policy, found.step, spec)
+    policy = restore(actor.init_policy(), found.arrays[group], str(found.path))
+    return LoadedPolicy(actor, policy, found.step, spec, arm or found.info.get("arm"))
 
 
 def _actor_of(config: Config, spec: dict[str, Any]) -> Actor:

@@ -9,15 +9,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import jax
+from jax.sharding import Mesh
+
 from warpsac.agents.algorithm import Algorithm
 from warpsac.config import provenance
 from warpsac.config.loading import validate
 from warpsac.config.profiles import recipe_notes
-from warpsac.config.schema import PPO, Config
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
-from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
@@ -41,12 +44,13 @@ __all__ = ["Outcome", "resume", "train"]
 
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
-    config = validate(config)
+    config = devices.spread(validate(config))
     registry.require_effect(config)
     if config.env.motion is not None:
         motion.clip_files(config.env.motion)  # before a simulator is imported
     with prepared(config, [*notes, *recipe_notes(config)]) as loop:
         modules.remember(config.task)
+        modules.remember_paths(dataclasses.asdict(config))
         return loop.run()
 
 
@@ -69,14 +73,20 @@ def resume(
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             run.lock()
             locked.callback(run.close)
-        changed = {note for run in runs if (note := run.follow(moved_motion))}
+        changed = {note for run in runs for note in run.follow(moved_motion)}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
-        config = common_config(runs, settings, time_budget)
+        config = devices.spread(common_config(runs, settings, time_budget))
         checkpoints = find_checkpoints(runs)
+        if checkpoints is None:  # it begins again
+            runs[0].require_named("init_from")
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
         with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
+            modules.remember(config.task)
+            modules.remember_paths(
+                {"env": {"motion": config.env.motion}, modules.OWN: config.task_config}
+            )  # what was checked
             return loop.run()
 
 
@@ -118,15 +128,18 @@ def prepared(
                 config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
             )
             to_close.callback(display.close)
-            lines = [*notes, *target.notes, f"device: {devices.describe_device()}", *_notes(config, driver, placement)]
+            device = devices.describe_device(driver.algorithm.devices)
+            lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
                 display.message(line)
-            driver.init(display)
+            with modules.own_folder():
+                driver.init(display)
             if warm:
                 warm_start.apply(warm, config, driver)
             if checkpoints:
-                restore_checkpoints(driver, checkpoints, config, display)
+                with modules.own_folder():
+                    restore_checkpoints(driver, checkpoints, config, display)
             loop = Loop(config, driver, runs, display, target.task)
             if resumed is not None:
                 resume_folders(loop, checkpoints, meta)
@@ -141,10 +154,22 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
     except (KeyboardInterrupt, Terminated):
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        reason = _explained(error)
         for run in runs:
-            run.record_failure(str(error) if isinstance(error, TrainingStopped) else in_a_line(error))
-        raise
+            run.record_failure(str(reason) if isinstance(reason, TrainingStopped) else in_a_line(reason))
+        if reason is error:
+            raise
+        raise reason from error
+
+
+def _explained(error: BaseException) -> BaseException:
+    """A call of sys.exit must not look like success, and XLA's own page about memory becomes a line."""
+    if isinstance(error, SystemExit):
+        return exited(error)
+    if isinstance(error, jax.errors.JaxRuntimeError) and "out of memory" in str(error).lower():
+        return TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit")
+    return error
 
 
 def find_symmetry(config: Config, resumed: Sequence[RunFolder] | None) -> Symmetry | None:
@@ -169,19 +194,21 @@ def make_driver(
         from warpsac.training.fused import FusedDriver, make_envs
 
         env, evaluation_env = make_envs(config, resumed)
-        algorithm = make_algorithm(config, env.spec, symmetry)
-        placement = _placement(algorithm.ring, "device")
+        algorithm = make_algorithm(config, env.spec, symmetry, devices.mesh_of(config))
+        placement = _placement(algorithm, config, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
     algorithm = make_algorithm(config, simulators.spec, symmetry)
-    placement = _placement(algorithm.ring, config.replay.placement)
+    placement = _placement(algorithm, config, config.replay.placement)
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 
-def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = None) -> Algorithm:
+def make_algorithm(
+    config: Config, spec: EnvSpec, symmetry: Symmetry | None = None, mesh: Mesh | None = None
+) -> Algorithm:
     if config.algo == PPO:
         from warpsac.agents.ppo.algorithm import Ppo
 
@@ -190,15 +217,23 @@ def make_algorithm(config: Config, spec: EnvSpec, symmetry: Symmetry | None = No
 
     if symmetry is not None:
         mirrors.require_fit(symmetry, spec, f"learner.symmetry = {config.learner.symmetry!r}")
-    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry)
+    if config.variant == AUTO:
+        from warpsac.agents.sac.portfolio import Portfolio
+
+        return Portfolio.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
+    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
 
 
-def _placement(ring: RingSpec | None, wanted: Literal["auto", "device", "host"]) -> Placement:
-    if ring is None:
-        return "device"
-    return devices.choose_placement(
-        ring, wanted, devices.free_device_bytes(), devices.free_host_bytes(), devices.RESERVED_BYTES
-    )
+def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:
+    """Where replay lives; NotNow if it, or the learner besides it, fits nowhere."""
+    free = devices.free_device_bytes()
+    ring = None if algorithm.ring is None else algorithm.ring.part(algorithm.devices)  # of one device
+    placement: Placement = "device"
+    if ring is not None:
+        placement = devices.choose_placement(ring, wanted, free, devices.free_host_bytes(), devices.RESERVED_BYTES)
+    beside = 0 if ring is None or (placement == "host" and not devices.on_cpu()) else ring.nbytes
+    devices.require_memory(algorithm.needs, config, free - beside)
+    return placement
 
 
 # --- what a user should know at the start

@@ -21,6 +21,7 @@ from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
+from warpsac.replay.sharded import resharded
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.training.episodes import Episode
 from warpsac.training.terminal import Display
@@ -116,6 +117,11 @@ class Driver(abc.ABC):
         self.state = self.state._replace(agent=agent._replace(sums=self.algorithm.empty_sums()))
         return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
 
+    def policy(self) -> Any:
+        """The policy to evaluate, of each seed."""
+        agent = self.state.agent
+        return self.algorithm.policies(agent.learner, agent.scale)["policy"]
+
     def batch_of(self, update: int, seed: int) -> dict[str, np.ndarray] | None:
         """What an update was made on, if it can still be found."""
         memory, counters = _arrays_of(self.state.agent.memory), self.state.counters
@@ -130,23 +136,24 @@ def _arrays_of(memory: Any) -> Any:
 # --- saving
 
 
-def agent_groups(agent: AgentState, seeds: int, ring: RingSpec | None) -> list[Groups]:
-    """Each seed's arrays, with its replay if `ring` is given; everything is fetched once, not seed by seed."""
+def agent_groups(algorithm: Algorithm, agent: AgentState, with_memory: bool) -> list[Groups]:
+    """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed."""
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
-    learner, carried = jax.device_get((agent.learner, carried))
-    trees = {"policy": learner.policy, "learner": learner, "interaction": carried}
-    parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(seeds)]
+    policies = algorithm.policies(agent.learner, agent.scale)
+    trees = jax.device_get(policies | {"learner": agent.learner, "interaction": carried})
+    parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
+    ring = algorithm.ring if with_memory else None
     if ring is not None:
         fetched = jax.device_get(_arrays_of(agent.memory))
         for s, groups in enumerate(parts):
-            groups["replay"] = take_seed(fetched, ring, s)
+            groups["replay"] = take_seed(fetched, ring, s, algorithm.devices)
     return parts
 
 
-def policy_arrays(agent: AgentState, seeds: int) -> list[dict[str, np.ndarray]]:
-    """Each seed's policy alone."""
-    policy = jax.device_get(agent.learner.policy)
-    return [of_seed(policy, s) for s in range(seeds)]
+def policy_groups(algorithm: Algorithm, agent: AgentState) -> list[Groups]:
+    """Each seed's policies alone."""
+    trees = jax.device_get(algorithm.policies(agent.learner, agent.scale))
+    return [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
 
 
 def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
@@ -154,10 +161,11 @@ def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
     return flatten(jax.tree.map(lambda leaf: leaf[s], tree))
 
 
-def info(counters: Counters, seconds: float, env_spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What the manifest keeps."""
+def info(driver: Driver, counters: Counters, seconds: float, env_spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the manifest of each seed keeps."""
     names = ("interaction", "updates", "learning_from", "learned_ahead", "evaluated_at")
-    return {name: getattr(counters, name) for name in names} | {"seconds": seconds, "env_spec": env_spec}
+    content = {name: getattr(counters, name) for name in names} | {"seconds": seconds, "env_spec": env_spec}
+    return [content | ({"arm": arm} if arm else {}) for arm in driver.algorithm.choices(driver.state.agent.scale)]
 
 
 # --- restoring
@@ -178,14 +186,15 @@ def restored_counters(checkpoint: Checkpoint) -> Counters:
     )
 
 
-def restored_agent(agent: AgentState, parts: Sequence[Groups], ring: RingSpec | None, where: str) -> AgentState:
+def restored_agent(algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str) -> AgentState:
     """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one."""
+    ring = algorithm.ring
     learner = joined(agent.learner, [part["learner"] for part in parts], where)
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     carried = joined(carried, [part["interaction"] for part in parts], where)
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):
-        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where)
+        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices)
         memory = HostRing(ring, saved) if isinstance(memory, HostRing) else jax.tree.map(jnp.asarray, saved)
     return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
 
@@ -204,9 +213,14 @@ def _filled(spec: RingSpec, count: int, final_count: int) -> tuple[int, int]:
     return min(count + 1, spec.rows), min(final_count, spec.finals)
 
 
-def take_seed(ring: Ring, spec: RingSpec, seed: int) -> dict[str, np.ndarray]:
-    """The arrays of the seed at position `seed`."""
-    rows, finals = _filled(spec, int(ring.count), int(ring.final_count[seed]))
+def take_seed(ring: Ring, spec: RingSpec, seed: int, devices: int = 1) -> dict[str, np.ndarray]:
+    """The arrays of the seed at position `seed`; of several devices with a counter for each (`replay.sharded`)."""
+    final_count, oldest = (np.reshape(counter, (devices, -1))[:, seed] for counter in (ring.final_count, ring.oldest))
+    rows, finals = _filled(spec, int(ring.count), int(final_count[0]))
+    if devices == 1:
+        final_count, oldest = final_count[0], oldest[0]
+    else:
+        finals = ring.finals.shape[1]
     return {
         "obs": np.asarray(ring.obs[:rows, seed]),
         "action": np.asarray(ring.action[:rows, seed]),
@@ -214,28 +228,38 @@ def take_seed(ring: Ring, spec: RingSpec, seed: int) -> dict[str, np.ndarray]:
         "end": np.asarray(ring.end[:rows, seed]),
         "finals": np.asarray(ring.finals[seed, :finals]),
         "final_row": np.asarray(ring.final_row[seed, :finals]),
-        "final_count": np.asarray(ring.final_count[seed]),
-        "oldest": np.asarray(ring.oldest[seed]),
+        "final_count": np.asarray(final_count),
+        "oldest": np.asarray(oldest),
         "count": np.asarray(ring.count),
     }
 
 
-def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Ring:
-    """A ring of NumPy arrays from the snapshots of all its seeds, taken at the same step."""
-    ring = Ring(*(np.zeros(shape, dtype) for shape, dtype in spec.arrays))
+def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where: str, devices: int = 1) -> Ring:
+    """A ring of NumPy arrays from the snapshots of all its seeds, taken at the same step, for so many devices."""
+    of_part, seeds = spec.part(devices), len(parts)
+    shapes = spec.arrays._replace(
+        finals=((seeds, devices * of_part.finals, spec.obs_dim), spec.storage),
+        final_row=((seeds, devices * of_part.finals), "int32"),
+        final_count=((devices, seeds), "int32"),
+        oldest=((devices, seeds), "int32"),
+    )
+    ring = Ring(*(np.zeros(shape, dtype) for shape, dtype in shapes))
     ring.final_row[...] = -1
     ring.count[...] = parts[0]["count"]
-    for seed, part in enumerate(parts):
-        rows, finals = _filled(spec, int(part["count"]), int(part["final_count"]))
+    for seed, saved in enumerate(parts):
         try:
+            before = np.size(saved["final_count"])
+            part = saved if before == devices else resharded(dict(saved), spec, before, devices)
+            rows = min(int(part["count"]) + 1, spec.rows)
             for name in ("obs", "action", "reward", "end"):
                 getattr(ring, name)[:rows, seed] = part[name]
+            finals = len(part["finals"])
             ring.finals[seed, :finals] = part["finals"]
             ring.final_row[seed, :finals] = part["final_row"]
-            ring.final_count[seed], ring.oldest[seed] = part["final_count"], part["oldest"]
+            ring.final_count[:, seed], ring.oldest[:, seed] = part["final_count"], part["oldest"]
         except (KeyError, ValueError):
             raise UserError(f"{where}: its replay does not fit the run's settings") from None
-    return ring
+    return ring._replace(final_count=ring.final_count.reshape(-1), oldest=ring.oldest.reshape(-1))
 
 
 # --- pytrees as named arrays and back, with every shape and dtype checked

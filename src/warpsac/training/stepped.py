@@ -117,10 +117,10 @@ class Programs(NamedTuple):
 def compile_programs(algorithm: Algorithm) -> Programs:
     """The programs of an algorithm; a second run of the same in one process finds them compiled."""
 
-    def act(policy: Any, exploration: Any, obs: Array, keys: Any, counter: Array) -> Any:
+    def act(policy: Any, exploration: Any, scale: Any, obs: Array, keys: Any, counter: Array) -> Any:
         """Actions to remember, those for the simulator if they differ, exploration, and the next interaction's number:
         then it need not be sent."""
-        action, exploration = algorithm.act(policy, exploration, obs, keys, counter)
+        action, exploration = algorithm.act(policy, exploration, scale, obs, keys, counter)
         sent = algorithm.to_simulator(action)
         return action, None if sent is action else sent, exploration, counter + 1
 
@@ -181,13 +181,13 @@ class SteppedDriver(Driver):
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         _, obs, agent, episodes, _ = self.state
-        parts = agent_groups(agent, self.algorithm.seeds, self.algorithm.ring if with_memory else None)
+        parts = agent_groups(self.algorithm, agent, with_memory)
         own = self.simulators.groups(obs, episodes, with_simulator)
         return [groups | more for groups, more in zip(parts, own, strict=True)]
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
         """Continue from a checkpoint of all seeds; where the simulator cannot, its running episodes are cut."""
-        agent = restored_agent(self.state.agent, parts, self.algorithm.ring, where)
+        agent = restored_agent(self.algorithm, self.state.agent, parts, where)
         obs, episodes, exact = self.simulators.restore(parts, counters.interaction)
         self.state = TrainState(None, obs, agent, episodes, counters)
         if not exact:
@@ -230,7 +230,8 @@ class SteppedDriver(Driver):
             self._device_obs = obs, jnp.asarray(obs)
         if self._device_counter[0] != t:
             self._device_counter = t, jnp.asarray(t, jnp.int32)
-        arguments = agent.learner.policy, agent.exploration, self._device_obs[1], self.keys, self._device_counter[1]
+        state = agent.learner.policy, agent.exploration, agent.scale
+        arguments = *state, self._device_obs[1], self.keys, self._device_counter[1]
         action, sent, exploration, following = self._call("act", self.programs.act, *arguments)
         self._device_counter = t + 1, following
         self.state = self.state._replace(agent=agent._replace(exploration=exploration))
@@ -326,7 +327,7 @@ class SteppedDriver(Driver):
 
     def evaluate(self, step: int, on_step: Callable[[], None]) -> list[list[Episode]]:
         """Complete episodes of each seed's policy, all seeds at once."""
-        config, policy = self.config, self.state.agent.learner.policy
+        config, policy = self.config, self.policy()
         try:
             with self.simulators.evaluation() as envs:
                 return evaluate.run_episodes_of_seeds(
@@ -349,7 +350,7 @@ class SteppedDriver(Driver):
         agent, mask = self.state.agent, np.ones(obs.shape[:2], bool)
         if self._host_memory:
             agent.memory.cut(mask, obs)
-            agent = agent._replace(scale=agent.scale.restart(mask))
+            agent = agent._replace(scale=self.algorithm.restarted(agent.scale, mask))
         else:
             memory, scale = self.programs.cut(agent.memory, agent.scale, mask, obs)
             agent = agent._replace(memory=memory, scale=scale)

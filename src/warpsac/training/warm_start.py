@@ -7,6 +7,7 @@ is in its first checkpoint: a run that is resumed from one does not look for the
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any, NamedTuple
 
@@ -14,7 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.config.schema import PPO, Config
+from warpsac.config.arms import arms_of
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import VOID
@@ -62,6 +64,7 @@ def find(config: Config) -> tuple[RunFolder, Checkpoint]:
         raise UserError(f"init_from: {error}") from None
     found = _find_networks(run, config)
     run.require_as_saved(found.run, found.path)
+    found = _of_one_arm(run, found)
     wanted = [GROUPS[name] for name in config.init_with if name in GROUPS]
     if config.init_with and "learner" not in found.arrays:
         raise ConfigError("init_with", config.init_with, f"{run.path} has only the policy of step {found.step}")
@@ -87,6 +90,21 @@ def _find_networks(run: RunFolder, config: Config) -> Checkpoint:
         except DamagedCheckpoint as error:
             report(str(error))
     return policy
+
+
+def _of_one_arm(run: RunFolder, found: Checkpoint) -> Checkpoint:
+    """Of a run with several arms, the learner of the one that had been chosen; from now on, the run is that arm's."""
+    if run.config.variant != AUTO:
+        return found
+    name = found.info["arm"]
+    arm = next(arm for arm in arms_of(run.config) if arm.name == name)
+    learner = dataclasses.replace(run.config.learner, projection=arm.projection, critics=arm.critics)
+    run.config = dataclasses.replace(run.config, learner=learner)
+    if "learner" not in found.arrays:
+        return found
+    k, arms = run.config.auto.arms.index(name), found.arrays["learner"]
+    single = {path.removeprefix("arms/"): array[k] for path, array in arms.items()}
+    return dataclasses.replace(found, arrays=found.arrays | {"learner": single})
 
 
 # --- whether it fits
@@ -154,7 +172,8 @@ def apply(start: WarmStart, config: Config, driver: Driver) -> None:
     agent = agent._replace(learner=joined(agent.learner, parts, str(start.found.path)))
     if "reward-scale" in config.init_with:
         names = ("mean", "var", "count", "largest")  # running returns belong to episodes
-        known = {name: arrays["interaction"][f"scale/{name}"] for name in names}
+        scale = "scale/scale" if start.run.config.variant == AUTO else "scale"
+        known = {name: arrays["interaction"][f"{scale}/{name}"] for name in names}
         values = {name: jnp.full_like(getattr(agent.scale, name), value) for name, value in known.items()}
         agent = agent._replace(scale=agent.scale._replace(**values))
     driver.state = driver.state._replace(agent=agent)
@@ -173,7 +192,7 @@ def _take_replay(config: Config, driver: Driver, saved: transfer.Named, where: s
     """The ring of the other run, its running episodes closed: the next step is taken from this run's observations."""
     state, algorithm = driver.state, driver.algorithm
     assert algorithm.ring is not None
-    ring = join_seeds(algorithm.ring, [saved] * algorithm.seeds, where)
+    ring = join_seeds(algorithm.ring, [saved] * algorithm.seeds, where, algorithm.devices)
     mask = np.ones(state.obs.shape[:2], bool)
     if isinstance(state.agent.memory, HostRing):
         memory: Any = HostRing(algorithm.ring, ring)

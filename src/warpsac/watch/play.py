@@ -39,6 +39,7 @@ def record(agent: Agent, task: Target, path: Path, steps: int, seed: int, config
     """Write a video of an episode, or of several short ones, up to `steps` control steps."""
     if not _choose_gl() and task.family in registry.MUJOCO_FAMILIES:
         raise UserError(no_gl())
+    path = path.absolute()  # an environment may change the working directory
     env = registry.make(task, 1, config, render=True, seed=seed)
     try:
         act = _actor(agent, env.spec, seed)

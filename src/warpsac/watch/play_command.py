@@ -28,6 +28,8 @@ class PlayOptions:
     """The trained policy; or zero or random actions, to look at a task before training."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
+    arm: str | None = None
+    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
     out: str | None = None
     """The mp4 file; default: policy.mp4 or policy-STEP.mp4 in the run folder, or TASK-AGENT.mp4 in the current one."""
     steps: Count = 1000
@@ -36,6 +38,8 @@ class PlayOptions:
     """Seed of the episode."""
     module: tuple[str, ...] = ()
     """Modules that the run's task may import; `module:make_env` also allows that call."""
+    path: tuple[str, ...] = ()
+    """Paths of the run's settings that may be used, where only the run names them."""
     simulator: str | None = None
     """With a task: the simulator to look it up in, where several know the name."""
     task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
@@ -55,8 +59,11 @@ def command(asked: PlayOptions) -> int:
         raise UserError("--viewer writes no video: leave out --out, or --viewer")
     if asked.agent != "policy" and asked.step != "last":
         raise UserError(f"--step {asked.step}: only a policy has one: leave it out with --agent {asked.agent}")
+    if asked.agent != "policy" and asked.arm:
+        raise UserError(f"--arm {asked.arm}: only a policy has one: leave it out with --agent {asked.agent}")
     devices.use_compilation_cache()
     modules.use(asked.module)
+    modules.name_paths(asked.path)
     agent: Any = asked.agent
     env: EnvConfig | None = None
     out = Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
@@ -66,7 +73,7 @@ def command(asked: PlayOptions) -> int:
         if asked.task_config:
             raise UserError(f"--task-config.{next(iter(asked.task_config))}: a run keeps its own: leave it out")
         run = run_folder.open_run(asked.run)
-        if note := run.follow(asked.motion):
+        for note in run.follow(asked.motion):
             print(note, file=sys.stderr)
         target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
     else:
@@ -75,7 +82,7 @@ def command(asked: PlayOptions) -> int:
         target = registry.lookup(asked.run, asked.simulator, changes)
         env = EnvConfig(motion=asked.motion) if asked.motion else None
     if agent == "policy":
-        agent = load_policy(asked.run, asked.step)
+        agent = load_policy(asked.run, asked.step, asked.arm)
         out = out if asked.step == "last" else out.with_name(f"policy-{agent.step}.mp4")
     if target.jax:
         print("compiling the simulator ...", flush=True)

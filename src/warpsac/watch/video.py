@@ -35,7 +35,7 @@ def find_gl() -> str | None:
         names = ["glfw"]
     for name in names:
         done = subprocess.run(
-            [sys.executable, "-c", _TRY_GL],
+            [sys.executable, "-P", "-c", _TRY_GL],  # -P: the current folder is not searched
             env=os.environ | {"MUJOCO_GL": name},
             capture_output=True,
             timeout=60,
@@ -75,7 +75,8 @@ def writer(path: Path, rate: float) -> Iterator[Any]:
         raise UserError(f"{path}: the video must be an .mp4 file")
     unfinished = path.with_name(f".{path.stem}.tmp.mp4")  # half a video never has the final name
     try:
-        unfinished.touch()  # the encoder would fail at the first image only, and not say why
+        unfinished.unlink(missing_ok=True)  # a link would be written through
+        unfinished.touch(exist_ok=False)  # the encoder would fail at the first image only, and not say why
         with warnings.catch_warnings():
             # The encoder is another program, started at the first image: JAX's warning about forks does not apply.
             warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called")

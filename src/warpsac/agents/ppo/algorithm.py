@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,6 +45,8 @@ class Ppo:
 
     rate_setting = "ppo.learning_rate"
     ring = None  # a rollout is never divided by a checkpoint
+    devices = 1
+    mesh = None
     phases = 1
 
     @classmethod
@@ -59,12 +62,28 @@ class Ppo:
     def updates_per_round(self) -> int:
         return self.actor.config.epochs * self.actor.config.minibatches
 
+    @property
+    def needs(self) -> dict[str, int]:
+        """Networks with their gradient and two moments of Adam, and the rollout."""
+        config, views, action_dim = self.actor.config, self.actor.views, self.actor.action_dim
+
+        def weights(inputs: int, hidden: tuple[int, ...], outputs: int) -> int:
+            sizes = (inputs, *hidden, outputs)
+            return sum(a * b for a, b in itertools.pairwise(sizes))
+
+        step = 4 * (2 * views.obs_dim + action_dim + 1)
+        return {
+            "ppo.actor_hidden": 4 * 4 * self.seeds * weights(views.actor_dim, config.actor_hidden, action_dim),
+            "ppo.critic_hidden": 4 * 4 * self.seeds * weights(views.critic_dim, config.critic_hidden, 1),
+            "ppo.rollout_steps": self.seeds * self.stride * self.num_envs * step,
+        }
+
     # --- the first state
 
     def streams(self, seeds: Sequence[int]) -> Streams:
         return Streams(*stream_roots(seeds, 2))
 
-    def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout]:
+    def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout, RewardScale]:
         learner = stacked([ppo.init_learner(self.actor, seed) for seed in seeds])
         scale = stacked([RewardScale.initial(self.num_envs) for _ in seeds])
         return AgentState(learner, (), memory, scale, self.empty_sums())
@@ -90,7 +109,13 @@ class Ppo:
     # --- one interaction
 
     def act(
-        self, policy: Policy, exploration: tuple[()], obs: Array, keys: Streams, interaction: Array
+        self,
+        policy: Policy,
+        exploration: tuple[()],
+        scale: RewardScale,
+        obs: Array,
+        keys: Streams,
+        interaction: Array,
     ) -> tuple[Array, tuple[()]]:
         """Actions [S, N, A] as drawn."""
         draw = over_seeds(lambda *arguments: ppo.draw_action(self.actor, *arguments), self.seeds)
@@ -122,7 +147,10 @@ class Ppo:
 
     def cut(self, memory: Rollout, scale: RewardScale, mask: Array, obs: Array) -> tuple[Rollout, RewardScale]:
         """Between two rollouts, so none of them holds a step across it: only running returns start again."""
-        return memory, scale.restart(mask)
+        return memory, self.restarted(scale, mask)
+
+    def restarted(self, scale: RewardScale, mask: Array) -> RewardScale:
+        return scale.restart(mask)
 
     # --- learning
 
@@ -144,6 +172,12 @@ class Ppo:
 
     # --- reading
 
+    def policies(self, learner: Learner, scale: RewardScale) -> dict[str, Policy]:
+        return {"policy": learner.policy}
+
+    def choices(self, scale: RewardScale) -> list[str | None]:
+        return [None] * self.seeds
+
     def metrics(self, memory: Rollout, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
         factors = jax.vmap(lambda state: state.factor(ppo.RETURN_LIMIT))(scale)
         sums, factors = jax.device_get((sums, factors))
@@ -159,4 +193,4 @@ class Ppo:
 
 
 if TYPE_CHECKING:  # the contract holds, type by type
-    _: type[Algorithm[Learner, Policy, tuple[()], Rollout, Rollout, Streams]] = Ppo
+    _: type[Algorithm[Learner, Policy, tuple[()], Rollout, Rollout, Streams, RewardScale]] = Ppo

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from warpsac.agents.algorithm import (
     AgentState,
@@ -18,7 +19,9 @@ from warpsac.agents.algorithm import (
     RewardScale,
     add_metrics,
     mean_rows,
+    over_devices,
     over_seeds,
+    own_keys,
     stacked,
     stream,
     stream_roots,
@@ -28,6 +31,7 @@ from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
 from warpsac.config.schema import Config
 from warpsac.replay import ring as replay
+from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
@@ -46,6 +50,8 @@ METRICS = (
 )
 
 
+SAME = PartitionSpec()  # on all devices
+ENVS = sharded.along(1)  # [S, N, ...] and [S, B, ...]: environments and minibatches are divided over devices
 UNROLLED = 8  # updates of the longest round that is not a loop
 
 Batches = tuple[Batch, ...] | Batch
@@ -73,18 +79,29 @@ class Sac:
     """Interactions with random actions."""
     symmetry: Symmetry | None = None
     """How left and right are swapped in half of every minibatch."""
+    mesh: Mesh | None = None
+    """The devices over which environments and replay are divided, if there are several."""
 
     rate_setting = "learner.learning_rate"
     stride = 1
+    rows = ENVS  # how a minibatch is divided
 
     @classmethod
     def of(
-        cls, config: Config, views: ObsViews, action_dim: int, faulty_steps: bool, symmetry: Symmetry | None = None
+        cls,
+        config: Config,
+        views: ObsViews,
+        action_dim: int,
+        faulty_steps: bool,
+        symmetry: Symmetry | None = None,
+        mesh: Mesh | None = None,
     ) -> Sac:
         """`faulty_steps`: the simulator may mark steps that must never be learned from."""
         replay = config.replay
         return cls(
-            actor=SacActor(config.learner, views, action_dim, config.horizon_updates, replay.n_step),
+            actor=SacActor(
+                config.learner, views, action_dim, config.horizon_updates, replay.n_step, sharded.AXIS if mesh else None
+            ),
             ring=RingSpec(
                 capacity=replay.capacity,
                 num_envs=config.env.num_envs,
@@ -104,6 +121,7 @@ class Sac:
             updates_per_round=config.updates_per_step,
             warmup=config.random_interactions,
             symmetry=symmetry,
+            mesh=mesh,
         )
 
     @property
@@ -115,6 +133,15 @@ class Sac:
         """The policy delay is part of the program, never a conditional on the device."""
         return self.actor.config.policy_delay
 
+    @property
+    def devices(self) -> int:
+        return 1 if self.mesh is None else self.mesh.size
+
+    @functools.cached_property
+    def part(self) -> RingSpec:
+        """The sizes of one device's part of the ring."""
+        return self.ring.part(self.devices)
+
     @functools.cached_property
     def law(self) -> AgeLaw:
         return AgeLaw.of(self.decay_steps, self.weight_floor)
@@ -123,12 +150,35 @@ class Sac:
     def gamma(self) -> float:
         return self.actor.config.gamma
 
+    @property
+    def needs(self) -> dict[str, int]:
+        """An actor is there four times, with its gradient and two moments of Adam; a critic has its target too."""
+        config, views, action_dim = self.actor.config, self.actor.views, self.actor.action_dim
+        members, critic_inner = config.critics, config.critic_width * config.expansion
+        actor = config.actor_width * (
+            views.actor_dim + 2 * config.actor_blocks * config.actor_width * config.expansion + 2 * action_dim
+        )
+        trunk = config.critic_width * (views.critic_dim + action_dim + 2 * config.critic_blocks * critic_inner)
+        # What the gradient is computed from, of both halves of the minibatch.
+        activations = 2 * members * config.critic_blocks * (critic_inner + config.critic_width)
+        activations *= jnp.dtype(self.actor.number.dtype).itemsize
+        of_actor = "actor_width" if config.actor_width >= config.expansion else "expansion"
+        of_critic = "critic_width" if config.critic_width >= config.expansion else "expansion"
+        parts = [
+            (f"learner.{of_actor}", 4 * 4 * actor),
+            (f"learner.{of_critic}", 5 * 4 * members * trunk),
+            ("learner.atoms", 4 * members * config.atoms * (5 * config.critic_width + self.batch_size)),
+            ("replay.batch_size", self.batch_size * activations),
+            ("updates_per_step", self.updates_per_round * self.batch_size * self.ring.transition_bytes),
+        ]
+        return {name: self.seeds * max(size for other, size in parts if other == name) for name, _ in parts}
+
     # --- the first state
 
     def streams(self, seeds: Sequence[int]) -> Streams:
         return Streams(*stream_roots(seeds, 3))
 
-    def init(self, seeds: Sequence[int], memory: Ring) -> AgentState[Learner, Exploration, Ring]:
+    def init(self, seeds: Sequence[int], memory: Ring) -> AgentState[Any, Exploration, Ring, Any]:
         return AgentState(
             learner=stacked([sac.init_learner(self.actor, seed) for seed in seeds]),
             exploration=stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in seeds]),
@@ -138,7 +188,8 @@ class Sac:
         )
 
     def init_memory(self, first_obs: Array) -> Ring:
-        return replay.init(self.ring, first_obs)
+        init = over_devices(lambda obs: replay.init(self.part, obs), self.mesh, ENVS, sharded.RING)
+        return init(first_obs)
 
     def empty_sums(self) -> MetricSums:
         penalised = self.actor.config.action_rate_weight > 0
@@ -147,7 +198,7 @@ class Sac:
     # --- one interaction
 
     def act(
-        self, policy: Policy, exploration: Exploration, obs: Array, keys: Streams, interaction: Array
+        self, policy: Policy, exploration: Exploration, scale: Any, obs: Array, keys: Streams, interaction: Array
     ) -> tuple[Array, Exploration]:
         """Exploring actions [S, N, A] of the current policy; uniform ones during the warm-up.
 
@@ -155,12 +206,20 @@ class Sac:
         to be followed by updates.
         """
 
-        def one(policy: Policy, exploration: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
+        def one(
+            policy: Policy, exploration: Exploration, scale: Any, obs: Array, key: Array
+        ) -> tuple[Array, Exploration]:
             random = sac.random_action(self.actor, self.ring.num_envs, key), exploration
-            explored = sac.explore(self.actor, policy, exploration, obs, key)
+            explored = self.explore(policy, exploration, scale, obs, key)
             return jax.tree.map(lambda r, e: jnp.where(interaction < self.warmup, r, e), random, explored)
 
-        return over_seeds(one, self.seeds)(policy, exploration, obs, stream(keys.act, interaction))
+        return over_seeds(one, self.seeds)(policy, exploration, scale, obs, stream(keys.act, interaction))
+
+    def explore(
+        self, policy: Policy, exploration: Exploration, scale: Any, obs: Array, key: Array
+    ) -> tuple[Array, Exploration]:
+        """The actions of one seed after the warm-up."""
+        return sac.explore(self.actor, policy, exploration, obs, key)
 
     def to_simulator(self, action: Array) -> Array:
         return action
@@ -168,27 +227,36 @@ class Sac:
     def remember(
         self,
         memory: Ring,
-        scale: RewardScale,
+        scale: Any,
         obs: Array,
         action: Array,
         step: StepResult,
         restart: Restart | None,
         interaction: Array,
-    ) -> tuple[Ring, RewardScale]:
+    ) -> tuple[Ring, Any]:
         """The ring holds `obs` already, and counts the interactions itself."""
         if restart is not None:
-            memory = replay.cut(memory, self.ring, restart.mask, restart.obs)
-        return replay.add(memory, self.ring, action, step), self.observe_rewards(scale, step, restart)
+            memory = self._cut(memory, restart.mask, restart.obs)
+        add = lambda ring, *taken: replay.add(ring, self.part, *taken)
+        memory = over_devices(add, self.mesh, (sharded.RING, ENVS, ENVS), sharded.RING)(memory, action, step)
+        return memory, self.observe_rewards(scale, step, restart)
 
-    def observe_rewards(self, scale: RewardScale, step: StepResult, restart: Restart | None) -> RewardScale:
+    def observe_rewards(self, scale: Any, step: StepResult, restart: Restart | None) -> Any:
         if restart is not None:
-            scale = over_seeds(RewardScale.restart, self.seeds)(scale, restart.mask)
+            scale = self.restarted(scale, restart.mask)
         observe = over_seeds(lambda s, r, e: s.observe(r, e, self.gamma), self.seeds)
         ended = step.terminated | step.truncated
         return observe(scale, step.reward, ended if step.faulty is None else ended | step.faulty)
 
-    def cut(self, memory: Ring, scale: RewardScale, mask: Array, obs: Array) -> tuple[Ring, RewardScale]:
-        return replay.cut(memory, self.ring, mask, obs), scale.restart(mask)
+    def cut(self, memory: Ring, scale: Any, mask: Array, obs: Array) -> tuple[Ring, Any]:
+        return self._cut(memory, mask, obs), self.restarted(scale, mask)
+
+    def _cut(self, memory: Ring, mask: Array, obs: Array) -> Ring:
+        cut = lambda ring, *now: replay.cut(ring, self.part, *now)
+        return over_devices(cut, self.mesh, (sharded.RING, ENVS, ENVS), sharded.RING)(memory, mask, obs)
+
+    def restarted(self, scale: Any, mask: Array) -> Any:
+        return over_seeds(RewardScale.restart, self.seeds)(scale, mask)
 
     # --- learning
 
@@ -205,16 +273,27 @@ class Sac:
         """The minibatches of one round, whose first update has the index `updates`."""
 
         def draw(i: Array | int) -> Batch:
-            drawn = self.sample_keys(keys, updates + i)
-            return replay.sample(memory, self.ring, self.law, drawn, self.batch_size, self.gamma, self.sampler)
+            return self.draw(memory, self.sample_keys(keys, updates + i))
 
         if self.loops:
             return jax.lax.map(draw, jnp.arange(self.updates_per_round))
         return tuple(draw(i) for i in range(self.updates_per_round))
 
+    def draw(self, memory: Ring, keys: Array) -> Batch:
+        """The minibatches of one update, from its `sample_keys`."""
+
+        def part(ring: Ring, keys: Array) -> Batch:
+            keys, size = own_keys(keys, self.mesh), self.batch_size // self.devices
+            return replay.sample(ring, self.part, self.law, keys, size, self.gamma, self.sampler)
+
+        return over_devices(part, self.mesh, (sharded.RING, SAME), ENVS)(memory, keys)
+
+    def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
+        return memory.sample(self.law, keys, self.batch_size, self.gamma, self.sampler)
+
     def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> Batches:
         """The same from a ring in host memory; `keys` are the `sample_keys` of each update."""
-        batches = [memory.sample(self.law, one, self.batch_size, self.gamma, self.sampler) for one in keys]
+        batches = [self.draw_on_host(memory, one) for one in keys]
         return jax.tree.map(lambda *arrays: np.stack(arrays), *batches) if self.loops else tuple(batches)
 
     def actor_turns(self, phase: int) -> list[bool]:
@@ -222,29 +301,33 @@ class Sac:
         return [(phase + i) % self.phases == 0 for i in range(self.updates_per_round)]
 
     def update(
-        self, learner: Learner, batch: Batch, scale: RewardScale, sums: MetricSums, keys: Streams, actor_turn: bool
-    ) -> tuple[Learner, MetricSums]:
+        self, learner: Any, batch: Batch, scale: Any, sums: MetricSums, keys: Streams, actor_turn: bool
+    ) -> tuple[Any, MetricSums]:
         """One update of every seed on its minibatch."""
-
-        def one(learner: Learner, batch: Batch, scale: RewardScale, key: Array) -> Any:
-            reward_scale = scale.factor(self.actor.config.value_limit)
-            key = jax.random.fold_in(key, learner.updates)
-            if self.symmetry is not None:
-                batch = sac.mirror_half(batch, self.symmetry)
-            return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
-
-        learner, metrics = over_seeds(one, self.seeds)(learner, batch, scale, keys.noise)
+        factor = over_seeds(lambda one: one.factor(self.actor.config.value_limit), self.seeds)(scale)
+        one = over_seeds(functools.partial(self.update_one, actor_turn=actor_turn), self.seeds)
+        everywhere = over_devices(one, self.mesh, (SAME, self.rows, SAME, SAME), SAME)
+        learner, metrics = everywhere(learner, batch, factor, keys.noise)
         return learner, add_metrics(sums, metrics)
+
+    def update_one(
+        self, learner: Any, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
+    ) -> tuple[Any, dict[str, Array]]:
+        """One update of one seed."""
+        key = jax.random.fold_in(key, learner.updates)
+        if self.symmetry is not None:
+            batch = sac.mirror_half(batch, self.symmetry)
+        return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
 
     def learn(
         self,
-        learner: Learner,
-        scale: RewardScale,
+        learner: Any,
+        scale: Any,
         sums: MetricSums,
         batches: Batches,
         keys: Streams,
         phase: int,
-    ) -> tuple[Learner, RewardScale, MetricSums]:
+    ) -> tuple[Any, Any, MetricSums]:
         """The updates of one round: unrolled, or in a loop over whole periods of the policy delay.
 
         Sampling is a program of its own on stepped simulators: batches from host memory then go through the same update
@@ -252,7 +335,7 @@ class Sac:
         """
         turns = self.actor_turns(phase)
 
-        def one_by_one(state: tuple[Learner, MetricSums], batches: Iterable[Batch]) -> tuple[Learner, MetricSums]:
+        def one_by_one(state: tuple[Any, MetricSums], batches: Iterable[Batch]) -> tuple[Any, MetricSums]:
             for batch, turn in zip(batches, turns, strict=False):  # of a whole round, or of one period or less
                 state = self.update(state[0], batch, scale, state[1], keys, turn)
             return state
@@ -266,10 +349,17 @@ class Sac:
 
     # --- reading
 
-    def metrics(self, memory: Ring, scale: RewardScale, sums: MetricSums) -> list[dict[str, float]]:
+    def policies(self, learner: Any, scale: Any) -> dict[str, Policy]:
+        return {"policy": learner.policy}
+
+    def choices(self, scale: Any) -> list[str | None]:
+        return [None] * self.seeds
+
+    def metrics(self, memory: Ring, scale: Any, sums: MetricSums) -> list[dict[str, float]]:
         factors = _reward_scales(scale, self.actor.config.value_limit)
         sums, factors, count, oldest = jax.device_get((sums, factors, memory.count, memory.oldest))
-        ages = replay.available_ages(memory._replace(count=count, oldest=oldest), self.ring, np)
+        ages = replay.available_ages(memory._replace(count=count, oldest=oldest), self.part, np)
+        ages = ages.reshape(self.devices, self.seeds).min(0)
         reach = effective_length(self.law, ages)
         rows = mean_rows(sums, self.seeds)
         for s, row in enumerate(rows):
@@ -283,18 +373,26 @@ class Sac:
     def batch_of(
         self, memory: Ring, keys: Streams, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray]:
-        """The minibatch of an update, drawn again, as replay holds it: without left and right swapped in half.
+        drawn = self.sample_keys(keys, np.int32(update))
+        return self.drawn_again(memory, self.law, drawn, update, seed, updates, stored)
+
+    def drawn_again(
+        self, memory: Ring, law: AgeLaw, keys: Array, update: int, seed: int, updates: int, stored: int
+    ) -> dict[str, np.ndarray]:
+        """The minibatch of an update, as replay holds it: without left and right swapped in half. Empty if it was drawn
+        on several devices.
 
         Rows that replay has overwritten since are marked False in `intact`. (Where the side table of last observations
         wrapped around since, the draw itself may differ: then it is a similar batch.)
         """
+        if self.mesh is not None:
+            return {}
         spec, per_round = self.ring, self.updates_per_round
         count = stored - ((updates - 1) // per_round - update // per_round)
         ring = jax.tree.map(np.asarray, memory)
         then = HostRing(spec, ring._replace(count=np.asarray(count, np.int32)))
-        drawn = self.sample_keys(keys, np.int32(update))
-        words = np.asarray(replay.random_words(drawn, self.law, self.batch_size, self.sampler))
-        age, env = then.indices(self.law, words, self.sampler)
+        words = np.asarray(replay.random_words(keys, law, self.batch_size, self.sampler))
+        age, env = then.indices(law, words, self.sampler)
         batch = then.gather(age, env, self.gamma)
         intact = count - spec.n_step - age[seed] > int(ring.count) - spec.rows
         arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items() if value is not None}
@@ -318,4 +416,4 @@ def _reward_scales(scale: RewardScale, limit: float) -> Array:
 
 
 if TYPE_CHECKING:  # the contract holds, type by type
-    _: type[Algorithm[Learner, Policy, Exploration, Ring, Batches, Streams]] = Sac
+    _: type[Algorithm[Learner, Policy, Exploration, Ring, Batches, Streams, RewardScale]] = Sac

@@ -15,6 +15,7 @@ conditional on the device: that would cost a host synchronisation per update.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class SacActor:
     action_dim: int
     horizon_updates: int
     n_step: int = 1
+    axis: str | None = None
+    """Of the devices that minibatches are divided over, if they are; each update is then made on all of them."""
 
     @property
     def least_discount(self) -> float:
@@ -60,11 +63,26 @@ class SacActor:
 
     @property
     def number(self) -> Format:
-        return FORMATS[self.config.compute]
+        return FORMATS[self.config.compute]._replace(axis=self.axis)
+
+    def everywhere(self, mean: Any) -> Any:
+        """Means over the own rows of a minibatch as means over all of it."""
+        return mean if self.axis is None else jax.lax.pmean(mean, self.axis)
+
+    def own_rows(self, rows: int, draw: Callable[[int], Array]) -> Array:
+        """What is drawn for each row of a minibatch, [..., rows, A] for the own rows: the same as on one device."""
+        if self.axis is None:
+            return draw(rows)
+        start = jax.lax.axis_index(self.axis) * rows
+        return jax.lax.dynamic_slice_in_dim(draw(rows * jax.lax.axis_size(self.axis)), start, rows, axis=-2)
 
     @property
     def entropy_target(self) -> float:
         return losses.target_entropy(self.action_dim, self.config.target_std)
+
+    @property
+    def axes(self) -> Axes:
+        return Axes(self.config.projection, losses.Pessimism(self.config.pessimism))
 
     def init_policy(self) -> Policy:
         """An untrained policy: the template that a saved one is read into."""
@@ -74,6 +92,13 @@ class SacActor:
         """tanh(mean): evaluation and deployment."""
         mean, _, _ = actor_apply(policy.actor, self.views.actor(obs), policy.moments, self.number)
         return jnp.tanh(mean)
+
+
+class Axes(NamedTuple):
+    """The axes of the method that an update follows: known when the program is made, or data of it."""
+
+    projection: bool | Array
+    pessimism: losses.Pessimism
 
 
 class Policy(NamedTuple):
@@ -114,8 +139,9 @@ def _init_policy(agent: SacActor, rng: np.random.Generator) -> Policy:
     return Policy(jax.tree.map(jnp.asarray, actor), jax.tree.map(jnp.asarray, moments))
 
 
-def init_learner(agent: SacActor, seed: int) -> Learner:
-    config, rng = agent.config, np.random.default_rng([seed, 0])
+def init_learner(agent: SacActor, seed: int, arm: int = 0) -> Learner:
+    """The first state of a seed's learner; of several, each arm's is drawn apart."""
+    config, rng = agent.config, np.random.default_rng([seed, 0, arm] if arm else [seed, 0])
     actor, actor_moments = _init_policy(agent, rng)
     critic, critic_moments = init_critic(
         rng,
@@ -159,8 +185,8 @@ def noise_repeat_probabilities(longest: int) -> np.ndarray:
     return weight / weight.sum()
 
 
-def explore(agent: SacActor, policy: Policy, state: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
-    """Actions [N, A] sampled with noise that is held for n steps, and the noise for the next step."""
+def held_noise(agent: SacActor, state: Exploration, key: Array) -> tuple[Array, Exploration]:
+    """Standard normal noise [N, A] that is held for n steps, and the state for the next step."""
     noise_key, length_key = jax.random.split(key)
     cumulative = jnp.asarray(np.cumsum(noise_repeat_probabilities(agent.config.noise_repeat)), jnp.float32)
     # The last bound is left out: rounding must not yield a length beyond the longest.
@@ -169,8 +195,14 @@ def explore(agent: SacActor, policy: Policy, state: Exploration, obs: Array, key
     renew = state.remaining == 0
     noise = jnp.where(renew, fresh, state.noise)
     remaining = jnp.where(renew, length, state.remaining) - 1
+    return noise, Exploration(noise, remaining)
+
+
+def explore(agent: SacActor, policy: Policy, state: Exploration, obs: Array, key: Array) -> tuple[Array, Exploration]:
+    """Actions [N, A] sampled with noise that is held for n steps, and the noise for the next step."""
+    noise, state = held_noise(agent, state, key)
     mean, log_std, _ = actor_apply(policy.actor, agent.views.actor(obs), policy.moments, agent.number)
-    return jnp.tanh(mean + jnp.exp(log_std) * noise), Exploration(noise, remaining)
+    return jnp.tanh(mean + jnp.exp(log_std) * noise), state
 
 
 def random_action(agent: SacActor, num_envs: int, key: Array) -> Array:
@@ -200,18 +232,29 @@ def mirror_half(batch: Batch, symmetry: Symmetry) -> Batch:
 
 
 def update(
-    agent: SacActor, learner: Learner, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
+    agent: SacActor,
+    learner: Learner,
+    batch: Batch,
+    reward_scale: Array,
+    key: Array,
+    actor_turn: bool,
+    axes: Axes | None = None,
 ) -> tuple[Learner, dict[str, Array]]:
-    """One update on one minibatch of raw rewards; returns the new state and the update's metrics."""
+    """One update on one minibatch of raw rewards; returns the new state and the update's metrics.
+
+    `axes` are those of an arm; by default the agent's own.
+    """
+    axes = agent.axes if axes is None else axes
     rate = _rate(agent, learner.updates)
-    noise = jax.random.normal(key, (2, *batch.action.shape))
+    size, actions = batch.action.shape
+    noise = agent.own_rows(size, lambda rows: jax.random.normal(key, (2, rows, actions)))
     metrics: dict[str, Array] = {}
     if actor_turn:
         # The count of actor updates; the temperature makes as many.
         own = learner.updates // agent.config.policy_delay
         actor_rate = _rate(agent, own) if agent.config.schedule == "per-optimizer" else rate
-        learner, metrics = _update_actor(agent, learner, batch, noise[0], actor_rate)
-    learner, critic_metrics = _update_critic(agent, learner, batch, reward_scale, noise[1], rate)
+        learner, metrics = _update_actor(agent, axes, learner, batch, noise[0], actor_rate)
+    learner, critic_metrics = _update_critic(agent, axes, learner, batch, reward_scale, noise[1], rate)
     finite = jnp.isfinite(critic_metrics["loss/critic"])
     if actor_turn:
         finite &= jnp.isfinite(metrics["loss/actor"])
@@ -231,8 +274,14 @@ def _descend(params: Any, gradient: Any, adam: Any, rate: Array) -> tuple[Any, A
     return jax.tree.map(lambda p, s: p - rate * s, params, step), adam
 
 
+def _projected(network: Network, projection: bool | Array) -> Network:
+    if isinstance(projection, bool):
+        return project(network) if projection else network
+    return jax.tree.map(lambda on, off: jnp.where(projection, on, off), project(network), network)
+
+
 def _update_actor(
-    agent: SacActor, learner: Learner, batch: Batch, noise: Array, rate: Array
+    agent: SacActor, axes: Axes, learner: Learner, batch: Batch, noise: Array, rate: Array
 ) -> tuple[Learner, dict[str, Array]]:
     views, support = agent.views, losses.value_support(agent.config.atoms, agent.config.value_limit)
     size, weight = batch.obs.shape[0], agent.config.action_rate_weight
@@ -245,7 +294,7 @@ def _update_actor(
         mean, log_std = means[:size], log_stds[:size]
         action, log_prob = losses.squashed_gaussian(mean, log_std, noise)
         logits, _ = critic_apply(learner.critic, views.critic(batch.obs), action, learner.critic_moments, agent.number)
-        objective = losses.actor_objective(log_prob, alpha, losses.expected_value(logits, support))
+        objective = losses.actor_objective(log_prob, alpha, losses.expected_value(logits, support), axes.pessimism)
         measured: dict[str, Array] = {}
         if weight:
             measured[ACTION_RATE] = losses.action_rate(mean, means[size:])
@@ -253,10 +302,11 @@ def _update_actor(
         return objective, (log_prob, action, moments, measured)
 
     (value, (log_prob, action, moments, measured)), gradient = jax.value_and_grad(loss, has_aux=True)(learner.actor)
-    actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
-    if agent.config.projection:
-        actor = project(actor)
+    saturation = (jnp.abs(action) > SATURATED).mean()
     entropy = -log_prob.mean()
+    value, gradient, entropy, saturation, measured = agent.everywhere((value, gradient, entropy, saturation, measured))
+    actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
+    actor = _projected(actor, axes.projection)
     alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
     log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
     learner = learner._replace(
@@ -270,12 +320,12 @@ def _update_actor(
         "loss/actor": value,
         "policy/entropy": entropy,
         "policy/alpha": alpha,
-        "policy/saturation": (jnp.abs(action) > SATURATED).mean(),
+        "policy/saturation": saturation,
     }
 
 
 def _update_critic(
-    agent: SacActor, learner: Learner, batch: Batch, reward_scale: Array, noise: Array, rate: Array
+    agent: SacActor, axes: Axes, learner: Learner, batch: Batch, reward_scale: Array, noise: Array, rate: Array
 ) -> tuple[Learner, dict[str, Array]]:
     config, views = agent.config, agent.views
     support = losses.value_support(config.atoms, config.value_limit)
@@ -287,7 +337,7 @@ def _update_critic(
 
     target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None))
     target = losses.target_distribution(
-        losses.pessimistic_distribution(target_logits, support),
+        losses.pessimistic_distribution(target_logits, support, axes.pessimism),
         reward_scale * batch.reward,
         batch.discount,
         -jnp.exp(learner.log_alpha) * log_prob,
@@ -297,19 +347,18 @@ def _update_critic(
 
     def loss(critic: Network) -> tuple[Array, TrunkMoments]:
         logits, moments = critic_apply(critic, obs, action, None, agent.number, slice(0, size))
-        return losses.cross_entropy(logits, target), moments
+        return losses.cross_entropy(logits, target, axes.pessimism), moments
 
     (value, moments), gradient = jax.value_and_grad(loss, has_aux=True)(learner.critic)
+    value, gradient, mean_target = agent.everywhere((value, gradient, target.mean(0)))
     critic, critic_adam = _descend(learner.critic, gradient, learner.critic_adam, rate)
-    if config.projection:
-        critic = project(critic)
+    critic = _projected(critic, axes.projection)
     learner = learner._replace(
         critic=critic,
         critic_adam=critic_adam,
         critic_moments=fold_moments(learner.critic_moments, moments),
         target=jax.tree.map(lambda t, c: t + config.tau * (c - t), learner.target, critic),
     )
-    mean_target = target.mean(0)
     return learner, {
         "loss/critic": value,
         "value/mean": (mean_target * support).sum(),

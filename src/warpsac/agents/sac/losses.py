@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,23 +84,57 @@ def expected_value(logits: Array, support: Array) -> Array:
     return (jax.nn.softmax(logits) * support).sum(-1)
 
 
-def pessimistic_distribution(logits: Array, support: Array) -> Array:
-    """Per sample, the distribution of the member with the lowest expected value. [C, B, Z] -> [B, Z]."""
+_FIRST = np.asarray([[1.0], [0.0]], np.float32)  # of two members
+
+
+class Pessimism(NamedTuple):
+    """How two critics become one value: numbers that are known when the program is made, or data of it."""
+
+    degree: float | Array = 1.0
+    """1: the lower of the two; 0: their mean; between: p (lower) + (1 - p) mean."""
+    single: bool | Array = False
+    """The first critic alone."""
+
+    @property
+    def takes_the_lower(self) -> bool:
+        return self.single is False and isinstance(self.degree, float) and self.degree == 1
+
+    def weights(self, values: Array) -> Array:
+        """How much each of two members counts, [2, B]: the lower one (1 + p) / 2, the other (1 - p) / 2."""
+        lower = jnp.stack([values[0] <= values[1], values[0] > values[1]])
+        return jnp.where(self.single, _FIRST, (1 + self.degree * jnp.where(lower, 1.0, -1.0)) / 2)
+
+
+THE_LOWER = Pessimism()
+
+
+def pessimistic_distribution(logits: Array, support: Array, pessimism: Pessimism = THE_LOWER) -> Array:
+    """Per sample, the distribution of the member with the lowest expected value, or as much of both as `pessimism`
+    says. [C, B, Z] -> [B, Z]."""
     probs = jax.nn.softmax(logits)
     if probs.shape[0] == 1:
         return probs[0]
-    lowest = (probs * support).sum(-1).argmin(0)
-    return jnp.take_along_axis(probs, lowest[None, :, None], axis=0)[0]
+    values = (probs * support).sum(-1)
+    if pessimism.takes_the_lower:
+        return jnp.take_along_axis(probs, values.argmin(0)[None, :, None], axis=0)[0]
+    return (pessimism.weights(values)[..., None] * probs).sum(0)
 
 
-def cross_entropy(logits: Array, target: Array) -> Array:
-    """-mean over members and batch of sum_i target_i log softmax(logits)_i."""
-    return -(target * jax.nn.log_softmax(logits)).sum(-1).mean()
+def cross_entropy(logits: Array, target: Array, pessimism: Pessimism = THE_LOWER) -> Array:
+    """-mean over members and batch of sum_i target_i log softmax(logits)_i; only members that are learned count."""
+    each = (target * jax.nn.log_softmax(logits)).sum(-1)
+    if pessimism.single is not False and len(logits) == 2:
+        each = jnp.where(pessimism.single, 2 * _FIRST, 1.0) * each
+    return -each.mean()
 
 
-def actor_objective(log_prob: Array, alpha: Array, member_values: Array) -> Array:
-    """mean(alpha log pi - min over critics of E[Q]); member_values is [C, B]."""
-    return (alpha * log_prob - member_values.min(0)).mean()
+def actor_objective(log_prob: Array, alpha: Array, member_values: Array, pessimism: Pessimism = THE_LOWER) -> Array:
+    """mean(alpha log pi - min over critics of E[Q]), or what `pessimism` makes of them; member_values is [C, B]."""
+    if len(member_values) == 1 or pessimism.takes_the_lower:
+        value = member_values.min(0)
+    else:
+        value = (pessimism.weights(member_values) * member_values).sum(0)
+    return (alpha * log_prob - value).mean()
 
 
 def action_rate(mean: Array, next_mean: Array) -> Array:

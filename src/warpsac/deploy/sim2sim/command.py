@@ -12,6 +12,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from warpsac.deploy.sim2sim.follow import Followed, follow
 from warpsac.deploy.sim2sim.policy import Policy
@@ -112,11 +113,11 @@ def _show(found: dict[str, Any]) -> None:
     if "action_rate" in found:
         console.print(f"action rate: {found['action_rate']:.4f} (mean squared change of the actions per control step)")
     if "video" in found:
-        console.print(f"video: {found['video']}")
+        console.print(Text(f"video: {found['video']}"))
 
 
 def _errors_table(found: dict[str, Any]) -> Table:
-    table = Table(title=f"{found['task']}, {found['seconds']:g} s of its motion in plain MuJoCo")
+    table = Table(title=Text(f"{found['task']}, {found['seconds']:g} s of its motion in plain MuJoCo"))
     table.add_column("mean error")
     table.add_column("", justify="right")
     for name, unit in ERRORS.items():
@@ -125,7 +126,7 @@ def _errors_table(found: dict[str, Any]) -> Table:
 
 
 def _velocity_table(found: dict[str, Any]) -> Table:
-    table = Table(title=f"{found['task']}, {found['seconds']:g} s in plain MuJoCo")
+    table = Table(title=Text(f"{found['task']}, {found['seconds']:g} s in plain MuJoCo"))
     for heading in ("", "ahead m/s", "left m/s", "turning rad/s"):
         table.add_column(heading, justify="right" if heading else "left")
     rows = {"command": "command", "velocity": "mean velocity", "mean_error": "mean error", "rms_error": "rms error"}

@@ -7,18 +7,20 @@ import importlib.util
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 
 from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.reference import Reference, matrix_of, read_reference
 from warpsac.envs.deploy_contract import Robot, Term
-from warpsac.errors import UserError
+from warpsac.errors import UserError, in_a_line
 
 FALLEN_HEIGHT = 0.5  # the base is below this part of its height in the default pose,
 FALLEN_UP = 0.5  # or its upward axis is tilted by more than 60 degrees
+WHOLE_FILES = ("include", "model")  # elements of a scene that bring further scenes along
 
 
 class Motors:
@@ -306,6 +308,23 @@ def require_mujoco() -> None:
         raise UserError("needs mujoco: pip install 'warpsac[mujoco,export]'")
 
 
+def require_own_files(path: Path) -> None:
+    """Refuse an exported scene that has MuJoCo read files of other folders: it may come from somebody else."""
+    try:
+        elements = list(ElementTree.parse(path).iter())
+    except (ElementTree.ParseError, OSError, ValueError, LookupError) as error:
+        raise UserError(f"{path}: not a MuJoCo scene ({in_a_line(error)})") from None
+    for element in elements:
+        for name, value in element.attrib.items():
+            named = PurePosixPath(value.replace("\\", "/"))
+            file = name.startswith("file") or name.endswith("dir")
+            if file and (named.is_absolute() or ".." in named.parts or element.tag in WHOLE_FILES):
+                raise UserError(
+                    f"{path}: {element.tag} {name} = {value!r}: an exported scene names only files below its own "
+                    "folder; if you trust it, name it with --scene"
+                )
+
+
 def load_scene(policy: Policy, scene: Path | str | None = None, motion: Path | str | None = None) -> Simulated:
     """The robot of an exported policy, in the scene exported with it or another one; the same for its motion."""
     if policy.robot is None:
@@ -322,6 +341,8 @@ def load_scene(policy: Policy, scene: Path | str | None = None, motion: Path | s
     if not path.is_file():
         hint = "" if scene else "; keep the exported folder together, or name a scene with --scene FILE.xml"
         raise UserError(f"{path}: no such file{hint}")
+    if scene is None:
+        require_own_files(path)
     try:
         model = mujoco.MjModel.from_xml_path(str(path))
     except ValueError as error:

@@ -26,6 +26,7 @@ from warpsac.envs.host.vector_env import Mode, VectorEnvs, autoreset_mode, in_lo
 from warpsac.envs.kinds import kind_of
 from warpsac.envs.names import Target
 from warpsac.errors import UserError, in_a_line
+from warpsac.types import usable, usable_reward
 
 UNSAVED = RESUME_CUTS._replace(
     text=f"{RESUME_CUTS.text}; get_state() and set_state() with plain arrays would make resume exact"
@@ -80,7 +81,7 @@ def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
     except Exception as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
     found = [timed(taken.steps, taken.seconds), _success(taken.keys, config)]
-    if not np.isfinite(taken.rows).all():
+    if not (usable(taken.rows[:, :-1]).all() and usable_reward(taken.rows[:, -1]).all()):
         return [*found, NOT_FINITE]
     found.append(reproduced(np.array_equal(taken.rows, again.rows)))
     if found[-1].level == "ok" and isinstance(env, single.Snapshot):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.host.vector import InProcessEnvs, Recipe, SeedEnvs
+from warpsac.envs.host.vector import FAULTS, InProcessEnvs, Recipe, SeedEnvs
 from warpsac.envs.host.workers import WorkerEnvs, WorkerLost, WorkerRefused
 from warpsac.errors import UserError
 from warpsac.types import rescale
@@ -95,7 +95,7 @@ def step_cost(recipe: Recipe) -> float:
     with contextlib.closing(env):
         try:
             return statistics.median(_times(env, actions))
-        except Exception:
+        except FAULTS:
             return 0.0  # a faulty environment is noticed when it is used
 
 

@@ -1,15 +1,17 @@
 """N single environments stepped in one process: automatic reset, action scaling, fault handling.
 
 Every host family makes gymnasium-style single environments; this is the one place that turns them into the vector
-contract, in this process or, slice by slice, in worker processes. A faulty step (an exception, or a NaN or infinity
-in observation or reward) never leaves here: the environment is built again and the same action is taken from its first
-observation, so that replay receives a true transition; `restart` reports it to the caller.
+contract, in this process or, slice by slice, in worker processes. A faulty step (an exception, a call of sys.exit, or a
+number in observation or reward that is not finite or far too large) never leaves here: the environment is built again
+and the same action is taken from its first observation, so that replay receives a true transition; `restart` reports it
+to the caller.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +21,13 @@ import numpy as np
 from warpsac.envs import drawing
 from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, Scene, SimulatorFailed
 from warpsac.errors import in_a_line
-from warpsac.types import Restart, StepResult, rescale
+from warpsac.types import LARGEST_OBS, LARGEST_REWARD, Restart, StepResult, rescale
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
 SingleEnv = Any
 SuccessOf = Callable[[dict[str, Any]], bool]
 SceneOf = Callable[[SingleEnv], Scene | None]
+FAULTS = (Exception, SystemExit)  # what an environment may raise: a call of sys.exit is a fault like any other
 
 
 def reset_seed(seed: int, env: int, attempt: int = 0) -> int:
@@ -109,7 +112,7 @@ class InProcessEnvs:
                 try:
                     obs[i], reward[i], terminated[i], truncated[i], success[i] = self._step(i, action)
                     break
-                except Exception as error:
+                except FAULTS as error:
                     self._note_fault(i, error)
                     restart_mask[i] = True
                     restart_obs[i] = self._rebuild(i)
@@ -129,7 +132,7 @@ class InProcessEnvs:
         try:
             for i, env in enumerate(self._envs, self._offset):
                 state |= {f"{i}/{name}": np.asarray(value) for name, value in env.get_state().items()}
-        except Exception:
+        except FAULTS:
             return None  # a user's own get_state must not end a run: resume cuts the episodes instead
         plain = all(value.dtype.kind in "biuf" for value in state.values())
         return state if plain else None
@@ -153,7 +156,7 @@ class InProcessEnvs:
 
     def close(self) -> None:
         for env in self._envs:
-            with contextlib.suppress(Exception):  # a broken one may fail to close: it is dropped anyway
+            with contextlib.suppress(*FAULTS):  # a broken one may fail to close: it is dropped anyway
                 env.close()
 
     def _observation(self, obs: Any) -> np.ndarray:
@@ -161,19 +164,21 @@ class InProcessEnvs:
             row = np.asarray(obs, np.float32).reshape(-1)
         if row.size != self.spec.views.obs_dim:
             raise ValueError(f"observation has {row.size} numbers, not {self.spec.views.obs_dim}")
-        if not np.isfinite(row).all():
-            raise FloatingPointError("observation is not finite")
+        if not (good := np.abs(row) <= LARGEST_OBS).all():
+            worst = row[~good][0]
+            too_large = f"has {worst:g}, beyond {LARGEST_OBS:g}" if np.isfinite(worst) else "is not finite"
+            raise FloatingPointError(f"observation {too_large}")
         return row
 
     def _step(self, i: int, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, bool]:
         obs, reward, terminated, truncated, info = self._envs[i].step(action)
         row = self._observation(obs)
-        if not abs(float(reward)) <= np.finfo(np.float32).max:
-            raise FloatingPointError(f"reward is {reward}")
+        if not abs(float(reward)) <= LARGEST_REWARD:
+            raise FloatingPointError(f"reward is {reward}" + f", beyond {LARGEST_REWARD:g}" * math.isfinite(reward))
         success = bool(self.recipe.success_of(info)) if self.recipe.success_of else False
         return row, float(reward), bool(terminated), bool(truncated), success
 
-    def _note_fault(self, i: int, error: Exception) -> None:
+    def _note_fault(self, i: int, error: BaseException) -> None:
         self._faults += 1
         self._in_a_row[i] += 1
         self.last_fault = in_a_line(error)
@@ -184,21 +189,21 @@ class InProcessEnvs:
         """Start an episode of environment i; without a seed its random numbers continue."""
         try:
             return self._observation(self._envs[i].reset(seed=seed)[0])
-        except Exception as error:
+        except FAULTS as error:
             self._note_fault(i, error)
             return self._rebuild(i)
 
     def _rebuild(self, i: int) -> np.ndarray:
         """Build environment i again after a fault; a fault of the new one counts as another."""
         while True:
-            with contextlib.suppress(Exception):  # a broken one may fail to close: it is dropped anyway
+            with contextlib.suppress(*FAULTS):  # a broken one may fail to close: it is dropped anyway
                 self._envs[i].close()
             try:
                 self.attempts[i] += 1
                 self._envs[i] = self.recipe.build()
                 seed = reset_seed(self._seed, self._offset + i, int(self.attempts[i]))
                 return self._observation(self._envs[i].reset(seed=seed)[0])
-            except Exception as error:
+            except FAULTS as error:
                 self._note_fault(i, error)
 
 

@@ -27,10 +27,10 @@ from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, SimulatorFailed, k
 from warpsac.envs.host import mujoco_state, named
 from warpsac.envs.host.named import Flattener
 from warpsac.envs.host.single import SUCCESS_KEYS, SUCCESS_STEPS, action_bounds, middle_of
-from warpsac.envs.host.vector import pack_random, reset_seed, unpack_random
+from warpsac.envs.host.vector import FAULTS, pack_random, reset_seed, unpack_random
 from warpsac.envs.observations import groups_of
 from warpsac.errors import UserError, in_a_line
-from warpsac.types import Restart, StepResult, rescale
+from warpsac.types import Restart, StepResult, rescale, usable, usable_reward
 
 Mode = gymnasium.vector.AutoresetMode
 MODES = ", ".join(mode.value for mode in Mode)
@@ -158,7 +158,7 @@ class VectorEnvs(HostEnv):
     def _failing(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever a user's own code may raise
+        except FAULTS as error:  # whatever a user's own code may raise
             raise SimulatorFailed(f"{self.spec.task}: {doing} it raises {in_a_line(error)}") from error
 
     def _settle(self, said_obs: Any, said_reward: Any, said_terminated: Any, said_truncated: Any, info: Any) -> Any:
@@ -175,7 +175,7 @@ class VectorEnvs(HostEnv):
             last, given = self._final_rows(info, ended, obs)
             lost = ended & ~given
         seen = ~(started | lost)
-        faulty = ~started & (self._spoiled | ~np.isfinite(reward) | (seen & ~np.isfinite(last).all(1)))
+        faulty = ~started & (self._spoiled | ~usable_reward(reward) | (seen & ~usable(last).all(1)))
         over = ended | faulty
         to_reset = over if self._mode is Mode.DISABLED else faulty & ~ended & self._by_mask
         if to_reset.any():
@@ -226,8 +226,8 @@ class VectorEnvs(HostEnv):
 
     def _first(self, obs: np.ndarray) -> np.ndarray:
         """Observations to act on; one that is not finite is never learned from: the step taken from it is faulty."""
-        self._spoiled = ~np.isfinite(obs).all(1)
-        return np.nan_to_num(obs, posinf=0.0, neginf=0.0)
+        self._spoiled = ~usable(obs).all(1)
+        return np.where(usable(obs), obs, np.float32(0))
 
     def _rows(self, obs: Any) -> np.ndarray:
         """In new memory: the environment may write to its own again."""
@@ -248,7 +248,7 @@ class VectorEnvs(HostEnv):
             return None
         try:
             own = {name: np.array(value) for name, value in self.env.get_state().items()}
-        except Exception:
+        except FAULTS:
             return None  # a user's own get_state must not end a run: resume cuts the episodes instead
         if any(value.dtype.kind not in "biuf" for value in own.values()):
             return None
@@ -271,5 +271,5 @@ class VectorEnvs(HostEnv):
         return np.asarray(frames[0] if isinstance(frames, Sequence) or np.ndim(frames) > 3 else frames)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # a broken one may fail to close: it is dropped anyway
+        with contextlib.suppress(*FAULTS):  # a broken one may fail to close: it is dropped anyway
             self.env.close()

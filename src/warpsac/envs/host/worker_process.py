@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from warpsac.envs.contract import EnvSpec, SimulatorFailed
-from warpsac.envs.host.vector import InProcessEnvs, Recipe
+from warpsac.envs.host.vector import FAULTS, InProcessEnvs, Recipe
 from warpsac.errors import in_a_line
 from warpsac.types import Restart
 
@@ -105,7 +105,7 @@ def serve(connection: Connection, recipe: bytes, memory: Any, start: int, stop: 
     np.random.seed()  # noqa: NPY002 (forked processes share its state; a simulator may draw from it)
     try:
         envs: Slice | None = Slice(pickle.loads(recipe), memory, start, stop)
-    except Exception as error:
+    except FAULTS as error:
         envs, trouble = None, in_a_line(error)
     with contextlib.suppress(EOFError, OSError):  # the parent has closed the pipe, or is gone
         while True:
@@ -121,7 +121,7 @@ def _execute(envs: Slice, command: Command) -> Answer:
         return Answer(command.number, "done", getattr(envs, command.method)(*command.arguments))
     except SimulatorFailed as error:
         return Answer(command.number, "failed", str(error))
-    except Exception as error:
+    except FAULTS as error:
         return Answer(command.number, "error", in_a_line(error))
 
 

@@ -23,7 +23,7 @@ from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
 from warpsac.envs.observations import Groups, Layout, Sizes, groups_of, layout_of
 from warpsac.errors import UserError
-from warpsac.types import Array, StepResult
+from warpsac.types import Array, StepResult, usable, usable_reward
 
 
 class State(NamedTuple):
@@ -71,6 +71,7 @@ class OwnEnvs(JaxEnv):
             has_success=traced.has_success,
             restorable=True,
             lockstep=True,
+            separable=True,
             terms=traced.layout.terms,
             critic_terms=traced.layout.critic_terms,
             versions=single.versions,
@@ -88,7 +89,7 @@ class OwnEnvs(JaxEnv):
             steps = jax.random.randint(keys[0], steps.shape, 0, self._limit, jnp.int32)
         count = jnp.zeros((), jnp.int32)
         own, obs = self._start(_drawn(words, count)[0])
-        spoiled = ~jnp.isfinite(obs).all(1)
+        spoiled = ~usable(obs).all(1)
         return State(own, steps, spoiled, words, count), _shown(spoiled, obs)
 
     def step(self, state: State, action: Array) -> tuple[State, StepResult]:
@@ -97,12 +98,12 @@ class OwnEnvs(JaxEnv):
         scaled = self._middle + self._half * jnp.clip(action, -1.0, 1.0)
         taken = strong(jax.vmap(self._single.step)(moves, state.own, scaled))
         last, reward = self._vectors(taken.obs), taken.reward.astype(jnp.float32)
-        faulty = state.spoiled | ~(jnp.isfinite(last).all(1) & jnp.isfinite(reward))
+        faulty = state.spoiled | ~(usable(last).all(1) & usable_reward(reward))
         terminated = taken.terminated & ~faulty
         truncated = (taken.truncated | (steps >= self._limit)) & ~terminated & ~faulty
         over = terminated | truncated | faulty
         own, obs = choose(over, self._start(starts), (taken.state, last))
-        spoiled = over & ~jnp.isfinite(obs).all(1)
+        spoiled = over & ~usable(obs).all(1)
         result = StepResult(
             obs=_shown(spoiled, obs),
             reward=jnp.where(faulty, 0.0, reward),

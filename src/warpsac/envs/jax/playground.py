@@ -112,6 +112,7 @@ class PlaygroundEnvs:
             control_hz=1.0 / (self._env.dt * self._repeat),
             restorable=True,
             lockstep=True,
+            separable=randomized is None,  # else each environment has a model of its own, which stays where it is
             terms=self._layout.terms,
             critic_terms=self._layout.critic_terms,
             versions=installed_versions(["playground", "mujoco", "mujoco-mjx", "warp-lang"]),

@@ -32,7 +32,7 @@ import torch
 from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, Scene
 from warpsac.envs.jax.stepwise import to_host_step
 from warpsac.errors import UserError
-from warpsac.types import Array, StepResult
+from warpsac.types import Array, StepResult, usable, usable_reward
 
 Tensor = Any  # torch.Tensor
 
@@ -153,7 +153,7 @@ class TorchEnvs(abc.ABC):
         last = obs
         if self.resets_itself and taken.final_obs is not None:
             last, seen = _pick(said_ended, taken.final_obs.to(torch.float32), obs), torch.ones_like(said_ended)
-        faulty = ~(torch.isfinite(last).all(1) & torch.isfinite(reward)) | self._spoiled
+        faulty = ~(usable(last).all(1) & usable_reward(reward)) | self._spoiled
         terminated = said_terminated & ~faulty
         truncated = said_truncated & ~said_terminated & ~faulty
         over = said_ended | faulty
@@ -177,10 +177,10 @@ class TorchEnvs(abc.ABC):
 
         A first observation that is not finite is never learned from: the step taken from it is faulty.
         """
-        self._spoiled = ~torch.isfinite(obs).all(1)
+        self._spoiled = ~usable(obs).all(1)
         if started is not None:
             self._spoiled &= started
-        return torch.nan_to_num(obs.to(torch.float32, copy=True), posinf=0.0, neginf=0.0)
+        return torch.where(usable(obs), obs.to(torch.float32, copy=True), 0.0)
 
 
 class OnHost(HostEnv):

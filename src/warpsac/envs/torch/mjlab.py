@@ -179,6 +179,10 @@ def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False)
     return MjlabEnvs(target, num_envs, config, render)
 
 
+def follows_motion(target: Target) -> bool:
+    return mjlab_motion.command_of(settings_of(target)) is not None
+
+
 def deployment(target: Target, config: EnvConfig, steps: int = 0) -> Deployment | None:
     """How a policy of this task drives its robot; None where its actions are not joint targets."""
     with contextlib.closing(MjlabEnvs(target, 1, config)) as made:

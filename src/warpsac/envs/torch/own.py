@@ -49,6 +49,8 @@ class OwnTorchEnvs(TorchEnvs):
             raise UserError(
                 f"{target.name}: made {made.num_envs} environments instead of {num_envs}: it must take `num_envs`"
             )
+        if made.action_size < 1:
+            raise UserError(f"{target.name}: action_size = {made.action_size}: must be above 0")
         self._made = made
         self._layout = layout_of(made.observation_size, getattr(made, "observation_groups", None))
         self._limit = config.episode_limit or getattr(made, "episode_limit", None)

@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import urlsplit
 
 import viser
 import websockets.asyncio.server
@@ -22,10 +21,23 @@ from warpsac.errors import UserError
 from warpsac.runs.files import in_words
 
 MOST_PAGES = 16  # connected at the same time
+MOST_CONNECTIONS = 64  # with those of pages that are being loaded, and of who has not said yet what is wanted
+REQUEST_SECONDS = 10.0  # for a whole request and its answer, however steadily it trickles in
+SILENT_SECONDS = 20.0  # until a page that says nothing is asked whether it is there, and until it has to answer
 LARGEST_MESSAGE = 1 << 20  # bytes that a page may send at once
 # viser moves the camera with the keys that steer the robot. Its commands are heard one element earlier.
 SCRIPT = "<script>document.documentElement.addEventListener('keydown', event => event.stopPropagation())</script>"
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' ws://{} data: blob:"
+
+
+class _Connection(websockets.asyncio.server.ServerConnection):
+    """One that is dropped at once where there are too many."""
+
+    def connection_made(self, transport: Any) -> None:
+        full = len(self.server.handlers) >= MOST_CONNECTIONS
+        super().connection_made(transport)
+        if full:
+            transport.abort()
 
 
 class Server(viser.ViserServer):
@@ -45,7 +57,9 @@ class Server(viser.ViserServer):
             guarded.append(True)
             answer = functools.partial(self._answer, process_request)
             options |= {"sock": listening, "logger": silent, "max_size": LARGEST_MESSAGE}
-            return original(handler, process_request=answer, **options)
+            options |= {"open_timeout": REQUEST_SECONDS, "close_timeout": REQUEST_SECONDS}
+            options |= {"ping_interval": SILENT_SECONDS, "ping_timeout": SILENT_SECONDS}
+            return original(handler, process_request=answer, create_connection=_Connection, **options)
 
         library: Any = websockets.asyncio.server
         original, library.serve = library.serve, serve  # viser has no other way in
@@ -75,7 +89,7 @@ class Server(viser.ViserServer):
         if host is None or not (host[1] in self._names or _is_ip(host[1])):
             return connection.respond(HTTPStatus.FORBIDDEN, f"not the name of this server: open {self.url}\n")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers["Host"]:
+        if origin is not None and origin.partition("://")[2] != request.headers["Host"]:
             return connection.respond(HTTPStatus.FORBIDDEN, "other sites may not connect\n")
         if "Upgrade" in request.headers:
             if f"viser-v{viser.__version__}" not in request.headers.get("Sec-WebSocket-Protocol", ""):
@@ -84,7 +98,10 @@ class Server(viser.ViserServer):
                 return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"at most {MOST_PAGES} pages at a time\n")
         if "Accept-Encoding" in request.headers:
             del request.headers["Accept-Encoding"]  # the page is compressed already
-        response = answer(connection, request)
+        try:
+            response = answer(connection, request)
+        except (OSError, ValueError):  # a path that cannot be the name of a file
+            return connection.respond(HTTPStatus.NOT_FOUND, "no such page\n")
         if response is not None and response.status_code == HTTPStatus.OK:
             title = f"<title>{html.escape(self._title)}</title>{SCRIPT}"
             response.body = response.body.replace(b"<title>Viser</title>", title.encode(), 1)
@@ -97,17 +114,19 @@ class Server(viser.ViserServer):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not host:  # would serve the whole network
+        raise UserError("host = '': must be an address; 0.0.0.0 serves the whole network")
     if not 0 <= port < 2**16:
         raise UserError(f"port = {port}: must lie in 0..65535 (0: any free one)")
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, TypeError, ValueError) as error:
         listening.close()
+        reason = in_words(error) if isinstance(error, OSError) else "no name of a host"
         raise UserError(
-            f"cannot listen on {host}, port {port}: {in_words(error)}; choose another with --port "
-            "(0: any free one) or --host"
+            f"cannot listen on {host}, port {port}: {reason}; choose another with --port (0: any free one) or --host"
         ) from None
     return listening
 

@@ -1,0 +1,306 @@
+"""One run over several devices: the same environments, an exact draw, the same update, nothing of the ring moved.
+
+On the virtual devices of a CPU, of which a process must have been told before JAX starts: the tests that need them run
+in a process of their own (`test_on_virtual_devices`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import jax_envs
+import quick
+from common import fused_driver
+from runs import assert_same_run, rows_of, state_of, tiny
+from test_sac import random_batch
+from warpsac.agents.algorithm import stacked
+from warpsac.agents.sac.algorithm import Sac
+from warpsac.agents.sac.portfolio import Portfolio
+from warpsac.config.loading import override
+from warpsac.config.profiles import resolve
+from warpsac.config.schema import Config
+from warpsac.envs.jax import own
+from warpsac.envs.probes import jax as jax_probe
+from warpsac.envs.registry import lookup
+from warpsac.errors import ConfigError
+from warpsac.replay import ring as replay
+from warpsac.replay import sharded
+from warpsac.replay.age import weights
+from warpsac.replay.host import HostRing
+from warpsac.replay.ring import RingSpec
+from warpsac.training import devices, start
+from warpsac.training.fused import FusedDriver
+from warpsac.training.state import join_seeds, take_seed
+from warpsac.types import ObsViews, StepResult
+
+VIRTUAL = 8
+on_virtual = pytest.mark.skipif(jax.device_count() < VIRTUAL, reason="run by test_on_virtual_devices")
+SETTINGS: dict[str, Any] = {
+    "task": "probe-native",
+    "total_steps": 240,
+    "learning_starts": 72,
+    "env": {"num_envs": 8},
+    "replay": {"capacity": 400, "batch_size": 16},
+    "eval": {"every": 128, "episodes": 4, "num_envs": 4},
+    "checkpoint": {"every": 128},
+}
+
+
+def test_on_virtual_devices() -> None:
+    """All tests below that are skipped here."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={VIRTUAL}"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", __file__]
+    done = subprocess.run(
+        [*command, "-m", "virtual"], env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout
+
+
+def settings(**changes: Any) -> Config:
+    return override(tiny(Path(), **SETTINGS), changes)
+
+
+def driver_on(count: int, config: Config, walk: bool = False) -> FusedDriver:
+    config = dataclasses.replace(config, devices=count)
+    if walk:  # each environment has a state of its own: stepped on its device alone
+        env: Any = own.of_made("walk", jax_envs.Walk(), config.env.num_envs, config.env)
+    else:
+        env = jax_probe.make(lookup(config.task), config.env.num_envs, config.env)
+    assert env.spec.separable == walk
+    return fused_driver(config, env)
+
+
+@pytest.mark.virtual
+@on_virtual
+@pytest.mark.parametrize("walk", [False, True])
+def test_the_same_steps_are_stored(walk: bool) -> None:
+    found = {}
+    for count in (1, 2, 4, 8):
+        driver = driver_on(count, settings(learning_starts=400, total_steps=1000), walk)
+        driver.advance(30)
+        found[count] = jax.device_get((driver.state.agent.memory, driver.state.agent.scale))
+    ring, scale = found.pop(1)
+    for other_ring, other_scale in found.values():
+        for name in ("obs", "action", "reward"):
+            np.testing.assert_allclose(getattr(other_ring, name), getattr(ring, name), atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(np.sign(other_ring.end), np.sign(ring.end))
+        np.testing.assert_allclose(other_scale.var, scale.var, rtol=1e-5)
+        np.testing.assert_allclose(other_scale.largest, scale.largest, rtol=1e-6)
+
+
+@pytest.mark.virtual
+@on_virtual
+@pytest.mark.parametrize(
+    ("variant", "compute", "tolerance"),
+    [
+        ("warpsac-l", "float32", 1e-5),
+        ("warpsac-a", "float32", 1e-5),
+        ("auto", "float32", 1e-5),
+        ("warpsac-norm-off", "bfloat16", 4e-3),
+    ],
+)
+def test_an_update_on_the_same_minibatch_is_that_of_one_device(variant: str, compute: str, tolerance: float) -> None:
+    base, _ = resolve("task", variant=variant, regime="abundant")
+    config = settings(
+        variant=variant,
+        learner={
+            "compute": compute, "actor_width": 8, "critic_width": 8, "actor_blocks": 1, "critic_blocks": 1, "atoms": 21,
+            "projection": base.learner.projection, "critics": base.learner.critics, "learning_rate": 1e-3,
+        },
+        auto={"arms": base.auto.arms},
+    )  # fmt: skip
+    kind: Any = Portfolio if variant == "auto" else Sac
+    single: Sac = kind.of(config, ObsViews(obs_dim=3, actor_dim=3), 2, False)
+    state = single.init([1], None)  # type: ignore[arg-type]
+    batch = stacked([random_batch(single.actor, size=16)])
+    if variant == "auto":
+        batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3, axis=1), batch)
+    streams, results = single.streams([1]), {}
+    for count in (1, 2, 8):
+        mesh = devices.mesh_of(dataclasses.replace(config, devices=count))
+        algorithm = kind.of(config, ObsViews(obs_dim=3, actor_dim=3), 2, False, mesh=mesh)
+        learner, sums, rows = state.learner, state.sums, batch
+        if mesh is not None:
+            rows = jax.device_put(batch, jax.sharding.NamedSharding(mesh, algorithm.rows))
+        update = quick.jit(algorithm.update, static_argnames="actor_turn")
+        for turn in (True, False):
+            learner, sums = update(learner, rows, state.scale, sums, streams, actor_turn=turn)
+        results[count] = jax.device_get((learner, sums))
+    for count in (2, 8):
+        for one, other in zip(jax.tree.leaves(results[1]), jax.tree.leaves(results[count]), strict=True):
+            np.testing.assert_allclose(other, one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_a_minibatch_is_an_exact_draw_from_every_device() -> None:
+    """Rewards name the step and the environment that a transition is of."""
+    config = settings(replay={"decay_steps": 20, "n_step": 1, "batch_size": 512}, devices=4)
+    algorithm = Sac.of(config, ObsViews(obs_dim=2, actor_dim=2), 1, False, mesh=devices.mesh_of(config))
+    ring = jax.jit(algorithm.init_memory)(jnp.zeros((1, 8, 2)))
+    scale = algorithm.init([1], ring).scale
+    remember, nothing, off = jax.jit(algorithm.remember), jnp.zeros((1, 8, 2)), jnp.zeros((1, 8), bool)
+    for t in range(30):
+        step = StepResult(nothing, jnp.arange(8.0)[None] + 8 * t, off, off, nothing)
+        ring, scale = remember(ring, scale, nothing, jnp.zeros((1, 8, 1)), step, None, np.int32(t))
+    draw, streams = jax.jit(algorithm.draw), algorithm.streams([1])
+    counts = np.zeros((30, 8))
+    for update in range(40):
+        drawn = np.asarray(draw(ring, algorithm.sample_keys(streams, np.int32(update))).reward[0]).astype(int)
+        per_device = np.bincount(drawn % 8 // 2, minlength=4)
+        assert per_device.tolist() == [128] * 4
+        np.add.at(counts, (29 - drawn // 8, drawn % 8), 1)
+    law = np.asarray(weights(algorithm.law, np.arange(30)))
+    expected = counts.sum() * np.repeat(law[:, None] / law.sum() / 8, 8, axis=1)
+    assert scipy.stats.chisquare(counts.ravel(), expected.ravel()).pvalue > 1e-3
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_nothing_of_the_size_of_the_ring_is_moved_or_copied() -> None:
+    driver = driver_on(4, settings(replay={"capacity": 80_000}), walk=True)
+    driver.advance(driver.config.first_learning)
+    driver.advance(4)
+    assert driver.traces() == {"collect": 1, "learn": 1}
+    text, ring = driver.lower(learning=True).compile().as_text(), driver.state.agent.memory
+    kinds = ("all-reduce", "all-gather", "all-to-all", "collective-permute")
+    moved = {kind: len(re.findall(rf" {kind}(?:-start)?\(", text)) for kind in kinds}
+    # Sums of rewards and episodes, gradients and metrics, and twice a norm's moments, forwards and backwards.
+    assert 0 < moved.pop("all-reduce") < 40
+    assert not any(moved.values()), moved
+    part = ",".join(map(str, (ring.obs.shape[0], 1, 2, 2)))
+    assert not re.search(rf"f32\[{part}\]\S* copy\(", text)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
+    config = settings(variant="auto", devices=2, auto={"arms": ("warpsac-l", "warpsac-a")})
+    whole, half = (dataclasses.replace(config, out=str(tmp_path / name)) for name in ("whole", "half"))
+    uninterrupted = start.train(whole).runs[0]
+    stopped = start.train(dataclasses.replace(half, stop_at=128)).runs[0]
+    resumed = start.resume([stopped], stop_at=240).runs[0]
+    assert_same_run(uninterrupted, resumed)
+    assert state_of(resumed)["replay/final_count"].shape == (2,)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_a_run_is_resumed_on_another_number_of_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = dataclasses.replace(settings(devices=4), out=str(tmp_path), stop_at=128)
+    run = start.train(config).runs[0]
+    before, rows = state_of(run)["replay/obs"], rows_of(run)
+    assert start.resume([run], stop_at=192, devices=2).finished
+    after = state_of(run)
+    assert after["replay/final_count"].shape == (2,)
+    np.testing.assert_array_equal(after["replay/obs"][: len(before)], before)
+    assert rows_of(run)[: len(rows)] == rows
+    assert "replay: from 4 devices to 2" in capsys.readouterr().out
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"env.num_envs = 8: must be a multiple of devices = 3"):
+        settings(devices=3)
+    with pytest.raises(ConfigError, match=r"devices = 16: JAX sees 8 on this machine"):
+        start.train(dataclasses.replace(settings(devices=16, env={"num_envs": 16}), out=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"devices = 2: must be 1: probe-point is not simulated in JAX"):
+        start.train(dataclasses.replace(settings(devices=2, task="probe-point"), out=str(tmp_path)))
+    assert not list(tmp_path.iterdir())
+    whole = settings(
+        devices="all", envs_per_device=True, learning_starts=256, total_steps=512, replay={"capacity": 640}
+    )
+    spread = devices.spread(whole)
+    assert (spread.devices, spread.env.num_envs, spread.envs_per_device) == (8, 64, False)
+
+
+# --- a saved ring, from one number of devices to another
+
+
+def filled(spec: RingSpec, count: int, devices: int) -> tuple[dict[str, np.ndarray], list[HostRing]]:
+    """A ring on so many devices after `count` steps, each number of it different, and its parts."""
+    rng = np.random.default_rng(7)
+    part = spec.part(devices)
+    first = rng.normal(size=(1, spec.num_envs, spec.obs_dim)).astype(np.float32)
+    cut = lambda array: np.split(array, devices, axis=1)
+    parts = [HostRing.init(part, obs) for obs in cut(first)]
+    for _ in range(count):
+        obs, final = rng.normal(size=(2, 1, spec.num_envs, spec.obs_dim)).astype(np.float32)
+        action = rng.normal(size=(1, spec.num_envs, spec.action_dim)).astype(np.float32)
+        reward = rng.normal(size=(1, spec.num_envs)).astype(np.float32)
+        ended, terminated = rng.random((2, 1, spec.num_envs)) < 0.15
+        fields = [cut(array) for array in (action, obs, reward, terminated, ended & ~terminated, final)]
+        for d, ring in enumerate(parts):
+            own_action, *result = (field[d] for field in fields)
+            ring.add(own_action, StepResult(*result))
+    states = [ring.state for ring in parts]
+    joined = replay.Ring(
+        *(
+            states[0].count if axis is None else np.concatenate([getattr(state, name) for state in states], axis=axis)
+            for name, axis in zip(replay.Ring._fields, sharded.PARTS, strict=True)
+        )
+    )
+    return take_seed(joined, spec, 0, devices), parts
+
+
+def transitions(spec: RingSpec, parts: list[HostRing]) -> list[dict[int, Any]]:
+    """All transitions that can be drawn: for each environment those of each age."""
+    found = []
+    for ring in parts:
+        ages = int(ring.available_ages()[0])
+        for env in range(ring.spec.num_envs):
+            age = np.arange(ages)[None]
+            batch = ring.gather(age, np.full_like(age, env), 0.9)
+            found.append({int(a): [np.asarray(field)[0, a] for field in batch[:5]] for a in age[0]})
+    return found
+
+
+@pytest.mark.parametrize(("before", "now"), [(1, 4), (4, 1), (2, 4), (4, 2)])
+@pytest.mark.parametrize("count", [5, 60])  # the ring holds 20 rows
+def test_a_saved_ring_holds_the_same_on_another_number_of_devices(before: int, now: int, count: int) -> None:
+    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=160)
+    saved, parts = filled(spec, count, before)
+    state = join_seeds(spec, [saved], "here", now)
+    part = spec.part(now)
+    pieces = []
+    for d in range(now):
+        cut = lambda array, axis, d=d: array if axis is None else np.split(array, now, axis=axis)[d]
+        pieces.append(HostRing(part, replay.Ring(*(cut(*pair) for pair in zip(state, sharded.PARTS, strict=True)))))
+    for mine, expected in zip(transitions(spec, pieces), transitions(spec, parts), strict=True):
+        assert mine.keys() == expected.keys()
+        for age in mine:
+            for one, other in zip(mine[age], expected[age], strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_a_table_that_is_too_small_lets_the_oldest_steps_go() -> None:
+    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=16)
+    saved, parts = filled(spec, 15, 1)
+    assert saved["final_count"] > 16
+    state = join_seeds(spec, [saved], "here", 2)
+    pieces = [
+        HostRing(spec.part(2), replay.Ring(*(
+            array if axis is None else np.split(array, 2, axis=axis)[d]
+            for array, axis in zip(state, sharded.PARTS, strict=True)
+        )))
+        for d in range(2)
+    ]  # fmt: skip
+    whole = transitions(spec, parts)
+    for mine, expected in zip(transitions(spec, pieces), whole, strict=True):
+        assert 0 < len(mine) <= len(expected)
+        for age in mine:
+            np.testing.assert_array_equal(mine[age][4], expected[age][4])
