@@ -100,6 +100,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         assert cli.main(["motion", "bad.csv", "--robot", "robot.xml"]) == 2
         assert message in capsys.readouterr().err
         assert not Path("bad.npz").exists()
+    assert cli.main(["motion", ""]) == 2
+    assert capsys.readouterr().err == "warpsac: .: not a plain file\n"
     assert cli.main(["motion", "walk.csv", "--robot", "walk.csv"]) == 2
     assert "must be g1 or a MuJoCo xml file" in capsys.readouterr().err
 

@@ -181,6 +181,16 @@ def test_where_replay_lives_changes_nothing(tmp_path: Path, placement: str) -> N
     assert rows_of(runs[0])[-2]["faults/count"] == 2  # of 90 steps, those that are multiples of 40
 
 
+def test_several_learners_on_one_replay(tmp_path: Path) -> None:
+    arms = {"variant": "auto", "auto": {"arms": ("warpsac-a", "warpsac-l")}, "task": "probe-torch", "stop_at": 150}
+    runs = [
+        training.train(tiny(tmp_path / where, **arms, replay={"placement": where})).runs[0]
+        for where in ("device", "host")
+    ]
+    assert rows_of(runs[0]) == rows_of(runs[1])
+    assert any("auto/return/warpsac-l" in row for row in rows_of(runs[0]))
+
+
 @pytest.mark.parametrize("settings", [tiny, tiny_ppo])
 def test_no_step_waits_for_the_device_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Callable[..., Config]

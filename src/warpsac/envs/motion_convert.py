@@ -38,8 +38,8 @@ class MotionOptions:
 
 
 def command(asked: MotionOptions) -> int:
-    out = Path(asked.out) if asked.out else Path(asked.csv).with_suffix(".npz")
     frames = read_frames(Path(asked.csv))
+    out = Path(asked.out) if asked.out else Path(asked.csv).with_suffix(".npz")
     model = robot_model(asked.robot)
     clip = convert(frames, model, asked.input_fps, asked.output_fps, asked.csv)
     try:
