@@ -371,6 +371,7 @@ def test_the_lines_of_messages_do_nothing_to_a_terminal() -> None:
     [
         ("step,return_mean\n1,2\nx,3\n", 3),
         ("return_mean\n2\n", 2),
+        ("step,length_mean\n1,2\n", 2),
         ("step,return_mean\n" + "9" * 5000 + ",1\n", 2),
         ("step,return_mean\n1,2,3\n", 2),
         ('step,return_mean\n1,"' + "x" * 200_000 + '"\n', 2),

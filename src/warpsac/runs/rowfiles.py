@@ -366,7 +366,7 @@ def read_evaluations(path: Path | str) -> list[dict[str, float]]:
     file = Path(path) / EVALUATIONS if Path(path).is_dir() else Path(path)
     if not file.exists():
         rows = [{name: row[key] for name, key in _columns(row).items()} for row in _evaluation_rows(file.parent)]
-        return [row for row in rows if _is_numeric(row)]
+        return [row for row in rows if _is_evaluation_of_numbers(row)]
     text = "".join(line for line in _lines(file) if line.endswith("\n"))
     evaluations: list[dict[str, float]] = []
     try:
@@ -376,7 +376,7 @@ def read_evaluations(path: Path | str) -> list[dict[str, float]]:
                 for name, cell in cells.items()
                 if cell != ""
             }
-            if not _is_numeric(found):
+            if not _is_evaluation_of_numbers(found):
                 raise ValueError
             evaluations.append(found)
     except (ValueError, TypeError, csv.Error):
@@ -384,7 +384,12 @@ def read_evaluations(path: Path | str) -> list[dict[str, float]]:
     return evaluations
 
 
-def _is_numeric(evaluation: Mapping[str, Any]) -> bool:
-    """Whether it has a step, and nothing but numbers, NaN and infinity among them."""
+def _is_evaluation_of_numbers(evaluation: Mapping[str, Any]) -> bool:
+    """Whether it has a step and a return, and nothing but numbers, NaN and infinity among them."""
     kinds = [type(value) in (int, float) for value in evaluation.values()]
-    return all(kinds) and isinstance(evaluation.get("step"), int) and abs(evaluation["step"]) < 2**63
+    return (
+        all(kinds)
+        and "return_mean" in evaluation
+        and isinstance(evaluation.get("step"), int)
+        and abs(evaluation["step"]) < 2**63
+    )
