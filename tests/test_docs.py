@@ -518,3 +518,8 @@ def test_reliability_is_what_the_soak_found():
     said = f"{total['kills']:,} kills and {total['errors']:,} errors in {total['runs']:,} runs, nothing lost"
     assert said in " ".join((ROOT / "docs/checkpoints.md").read_text().split())
     assert total["losses"] == sum(section["tracebacks"] for section in kills) == 0
+    odd = found["odd-input"]
+    tries = f"{odd['command_lines']['tries']:,} odd command lines and {odd['folders']['tries']:,} damaged run folders"
+    assert tries in " ".join((ROOT / "docs/checkpoints.md").read_text().split())
+    for attacked in (odd["command_lines"], odd["folders"]):
+        assert attacked["tracebacks"] == attacked["wrong_exit_codes"] == attacked["hangs"] == 0
