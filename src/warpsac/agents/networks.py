@@ -168,7 +168,7 @@ def init_critic(
 # memory in one kernel, and both sums of a pass share it. Observations and outputs stay [rows, features].
 
 
-def _over_devices(sums: tuple[Array, Array], axis: str | None) -> tuple[Array, Array]:
+def _of_all_devices(sums: tuple[Array, Array], axis: str | None) -> tuple[Array, Array]:
     return sums if axis is None else jax.lax.psum(sums, axis)
 
 
@@ -201,7 +201,7 @@ def _batch_moments(x: Array, raw: bool, axis: str | None) -> Moments:
         if axis is not None:  # the same everywhere
             shift = jax.lax.pmean(shift, axis)
         centred = centred - shift[:, None]
-    total, squares = _over_devices(_two_sums(centred, jnp.square(centred), raw), axis)
+    total, squares = _of_all_devices(_two_sums(centred, jnp.square(centred), raw), axis)
     rows = _rows(x, axis)
     mean = total / rows
     return Moments(mean + shift, jnp.maximum(squares / rows - jnp.square(mean), 0.0))
@@ -236,7 +236,7 @@ def _normalize_batch_backward(relu: bool, axis: str | None, saved: Any, cotangen
     if relu:
         dy = jnp.where(centred * affine.scale[:, None] + affine.bias[:, None] > 0, dy, 0.0)
     d_bias, d_scale = _two_sums(dy, dy * centred, raw=not relu)
-    all_bias, all_scale = _over_devices((d_bias, d_scale), axis)
+    all_bias, all_scale = _of_all_devices((d_bias, d_scale), axis)
     dx = (inverse * affine.scale)[:, None] * (dy - (all_bias[:, None] + centred * all_scale[:, None]) / _rows(x, axis))
     return dx.astype(x.dtype), Affine(d_scale, d_bias)
 

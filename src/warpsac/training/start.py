@@ -217,11 +217,12 @@ def make_algorithm(
 
     if symmetry is not None:
         mirrors.require_fit(symmetry, spec, f"learner.symmetry = {config.learner.symmetry!r}")
+    kind = Sac
     if config.variant == AUTO:
         from warpsac.agents.sac.portfolio import Portfolio
 
-        return Portfolio.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
-    return Sac.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
+        kind = Portfolio
+    return kind.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
 
 
 def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:

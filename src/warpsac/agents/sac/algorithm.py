@@ -29,7 +29,7 @@ from warpsac.agents.algorithm import (
 )
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
-from warpsac.config.schema import Config
+from warpsac.config.schema import Config, LearnerConfig
 from warpsac.replay import ring as replay
 from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
@@ -98,9 +98,10 @@ class Sac:
     ) -> Sac:
         """`faulty_steps`: the simulator may mark steps that must never be learned from."""
         replay = config.replay
+        learner, own = cls.own_settings(config)
         return cls(
             actor=SacActor(
-                config.learner, views, action_dim, config.horizon_updates, replay.n_step, sharded.AXIS if mesh else None
+                learner, views, action_dim, config.horizon_updates, replay.n_step, sharded.AXIS if mesh else None
             ),
             ring=RingSpec(
                 capacity=replay.capacity,
@@ -122,7 +123,13 @@ class Sac:
             warmup=config.random_interactions,
             symmetry=symmetry,
             mesh=mesh,
+            **own,
         )
+
+    @classmethod
+    def own_settings(cls, config: Config) -> tuple[LearnerConfig, dict[str, Any]]:
+        """Settings of the learner, and those that only a kind of SAC with several of them has."""
+        return config.learner, {}
 
     @property
     def seeds(self) -> int:

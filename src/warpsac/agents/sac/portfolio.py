@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from warpsac.agents.algorithm import (
     AgentState,
@@ -47,13 +46,13 @@ from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams
 from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
 from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
-from warpsac.config.schema import Config
+from warpsac.config.schema import Config, LearnerConfig
 from warpsac.replay import ring as replay
 from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring
-from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
+from warpsac.types import Array, Batch, Restart, StepResult
 
 GOLDEN = np.uint32(2654435769)  # 2^32 / phi
 STRENGTH = 3.0
@@ -111,22 +110,12 @@ class Portfolio(Sac):
     rows = sharded.along(2)
 
     @classmethod
-    def of(
-        cls,
-        config: Config,
-        views: ObsViews,
-        action_dim: int,
-        faulty_steps: bool,
-        symmetry: Symmetry | None = None,
-        mesh: Mesh | None = None,
-    ) -> Portfolio:
+    def own_settings(cls, config: Config) -> tuple[LearnerConfig, dict[str, Any]]:
         arms = arms_of(config)
+        patience = max(2.0, config.auto.patience * config.total_steps / config.env.num_envs)
         # With one critic in every arm, no second one is made.
         learner = replace(config.learner, critics=max(arm.critics for arm in arms))
-        single = Sac.of(replace(config, learner=learner), views, action_dim, faulty_steps, symmetry, mesh)
-        patience = max(2.0, config.auto.patience * config.total_steps / config.env.num_envs)
-        fields = {name: getattr(single, name) for name in single.__dataclass_fields__}
-        return cls(**fields, arms=arms, floor=config.auto.floor, patience=patience)
+        return learner, {"arms": arms, "floor": config.auto.floor, "patience": patience}
 
     @property
     def needs(self) -> dict[str, int]:
@@ -317,15 +306,16 @@ class Portfolio(Sac):
 
     def metrics(self, memory: Ring, scale: Any, sums: MetricSums) -> list[dict[str, float]]:
         """Those of the chosen arm, and how the arms stand."""
-        choice, returns, shares = jax.device_get((scale.choice, scale.returns, jax.vmap(self._shares)(scale.leaning)))
-        known = np.asarray(scale.episodes) >= 1
-        picked = jax.tree.map(lambda values: np.take_along_axis(np.asarray(values), choice[:, None], 1)[:, 0], sums)
+        shares = jax.vmap(self._shares)(scale.leaning)
+        found = jax.device_get((scale.choice, scale.returns, scale.episodes, shares, sums))
+        choice, returns, episodes, shares, sums = found
+        picked = jax.tree.map(lambda values: np.take_along_axis(values, choice[:, None], 1)[:, 0], sums)
         rows = super().metrics(memory, scale.scale, picked)
         for s, row in enumerate(rows):
             row["auto/choice"] = int(choice[s])
             for k, arm in enumerate(self.arms):
                 row[f"auto/share/{arm.name}"] = float(shares[s, k])
-                if known[s, k]:
+                if episodes[s, k] >= 1:
                     row[f"auto/return/{arm.name}"] = float(returns[s, k])
         return rows
 
