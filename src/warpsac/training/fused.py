@@ -21,10 +21,11 @@ from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import JaxEnv, keeps_running_away
-from warpsac.errors import ConfigError
+from warpsac.errors import ConfigError, UserError
 from warpsac.replay.ring import Ring
-from warpsac.replay.sharded import RING, along
-from warpsac.training import device_episodes, devices
+from warpsac.replay.sharded import PARTS, RING, along, resharded
+from warpsac.runs.checkpoint import Axes
+from warpsac.training import device_episodes, devices, processes
 from warpsac.training.device_episodes import DeviceEpisodes
 from warpsac.training.episodes import Episode
 from warpsac.training.evaluate import broken_evaluation, evaluation_seed
@@ -34,6 +35,8 @@ from warpsac.training.state import (
     Groups,
     TrainState,
     agent_groups,
+    fetched,
+    flatten,
     joined,
     of_seed,
     restored_agent,
@@ -129,6 +132,10 @@ def divided(state: TrainState, num_envs: int) -> TrainState:
     return TrainState(simulator, along(1), agent, episodes, ())  # type: ignore[arg-type]
 
 
+def _is_divided(spec: PartitionSpec) -> np.ndarray:
+    return np.asarray(processes.axis_of(spec) is not None)
+
+
 class Played(NamedTuple):
     """The first complete episode of each environment, [E]."""
 
@@ -185,7 +192,8 @@ class FusedDriver(Driver):
         self.keys = algorithm.streams(config.seeds)
         self._announced: set[str] = set()
         self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
-        self._shardings: Any = None  # of the state, where there are several devices
+        self._specs: Any = None  # how the state is divided, where there are several devices
+        self._shardings: Any = None
         play = functools.partial(play_episodes, algorithm.actor.best_action, evaluation_env, config.env.max_faults)
         self._play: Any = jax.jit(over_seeds(play, algorithm.seeds))
 
@@ -208,26 +216,61 @@ class FusedDriver(Driver):
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
         simulator, obs = jax.tree.map(jnp.copy, reset(reset_keys(config.seeds)))
         episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
-        agent = algorithm.init(config.seeds, self._empty_memory(obs))
+        first_obs = obs
+        if processes.spans(algorithm.mesh):
+            assert algorithm.mesh is not None
+            first_obs = processes.placed(processes.own_part(obs, 1), NamedSharding(algorithm.mesh, along(1)))
+        agent = algorithm.init(config.seeds, self._empty_memory(first_obs))
         self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
         self._place()
 
-    def _place(self) -> None:
-        """Divide the state over the devices, where there are several."""
+    def _place(self, own: bool = False) -> None:
+        """Divide the state over the devices, where there are several; `own`: it is this process's part already."""
         mesh = self.algorithm.mesh
         if mesh is None:
             return
         on_device = self.state._replace(counters=())  # type: ignore[arg-type]
-        specs = divided(on_device, self.spec.num_envs)
-        self._shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-        self.keys = jax.device_put(self.keys, NamedSharding(mesh, PartitionSpec()))
-        placed = jax.device_put(on_device, self._shardings)
+        if self._specs is None:
+            self._specs = divided(on_device, self.spec.num_envs)
+            self._shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self._specs)
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        if processes.spans(mesh):
+
+            def place(leaf: Any, sharding: NamedSharding) -> Any:
+                whole = not own and (not isinstance(leaf, jax.Array) or leaf.is_fully_addressable)
+                part = processes.own_part(leaf, processes.axis_of(sharding.spec)) if whole else leaf
+                return processes.placed(part, sharding)
+
+            self.keys = jax.tree.map(lambda keys: processes.placed(keys, everywhere), self.keys)
+            placed = jax.tree.map(place, on_device, self._shardings)
+        else:
+            self.keys = jax.device_put(self.keys, everywhere)
+            placed = jax.device_put(on_device, self._shardings)
         self.state = placed._replace(counters=self.state.counters)
+
+    @property
+    def axes(self) -> Axes:
+        if not processes.spans(self.algorithm.mesh):
+            return {}
+        specs = self._specs
+
+        def of_seed_axis(tree: Any) -> dict[str, int]:
+            """All that is divided is so by environments, the axis after the seeds."""
+            return {name: 0 for name, spec in flatten(jax.tree.map(_is_divided, tree)).items() if spec}
+
+        carried = {"exploration": specs.agent.exploration, "scale": specs.agent.scale, "sums": specs.agent.sums}
+        replay = {name: max(axis - 1, 0) for name, axis in PARTS._asdict().items() if axis is not None}
+        return {
+            "interaction": of_seed_axis(carried),
+            "env": of_seed_axis(specs.simulator),
+            "episodes": of_seed_axis(specs.episodes) | {"obs": 0},
+            "replay": replay,
+        }
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         """The simulator is always saved: all environments have made the same steps, whatever failed."""
         parts = agent_groups(self.algorithm, self.state.agent, with_memory)
-        simulator, obs, episodes = jax.device_get((self.state.simulator, self.state.obs, self.state.episodes))
+        simulator, obs, episodes = fetched((self.state.simulator, self.state.obs, self.state.episodes))
         for s, groups in enumerate(parts):
             groups["env"] = of_seed(simulator, s)
             groups["episodes"] = of_seed(episodes, s) | {"obs": obs[s]}
@@ -235,18 +278,44 @@ class FusedDriver(Driver):
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
         state, count = self.state, self.algorithm.devices
-        if "replay" in parts[0] and (before := np.size(parts[0]["replay"]["final_count"])) != count:
-            self.display.message(f"replay: from {before} devices to {count}")
+        several = processes.count() if processes.spans(self.algorithm.mesh) else 1
+        own = parts[0]["episodes"]["obs"].shape[0] < self.spec.num_envs  # each process has read its part
+        if "replay" in parts[0]:
+            before = np.size(parts[0]["replay"]["final_count"]) * (several if own else 1)
+            if before != count:
+                self.display.message(f"replay: from {before} devices to {count}")
+        if several > 1:
+            parts = [self._own_groups(part, own, where) for part in parts]
+            template = state._replace(counters=())  # type: ignore[arg-type]
+            template = template._replace(agent=template.agent._replace(memory=None))
+            specs = self._specs._replace(agent=self._specs.agent._replace(memory=None))
+            state = jax.tree.map(processes.local_shape, template, specs)
         followed = state.episodes._asdict() | {"obs": state.obs}
         followed = joined(followed, [part["episodes"] for part in parts], where)
+        agent = restored_agent(self.algorithm, state.agent, parts, where, several)
+        if agent.memory is None:  # it was not saved
+            agent = agent._replace(memory=self.state.agent.memory)
         self.state = TrainState(
             simulator=joined(state.simulator, [part["env"] for part in parts], where),
             obs=followed.pop("obs"),
-            agent=restored_agent(self.algorithm, state.agent, parts, where),
+            agent=agent,
             episodes=DeviceEpisodes(**followed),
             counters=counters,
         )
-        self._place()
+        self._place(own=True)
+
+    def _own_groups(self, groups: Groups, own: bool, where: str) -> Groups:
+        """What one process restores of a checkpoint that was written by another number of them."""
+        if own:
+            return groups
+        groups = dict(groups)
+        ring, count = self.algorithm.ring, self.algorithm.devices
+        if "replay" in groups and ring is not None:
+            try:
+                groups["replay"] = resharded(groups["replay"], ring, np.size(groups["replay"]["final_count"]), count)
+            except (KeyError, ValueError, IndexError):
+                raise UserError(f"{where}: its replay does not fit the run's settings") from None
+        return processes.own_groups(groups, self.axes)
 
     def _empty_memory(self, obs: Array) -> Any:
         return jax.jit(self.algorithm.init_memory)(obs)
@@ -325,7 +394,10 @@ class FusedDriver(Driver):
             self._announced.add("the evaluation")
         seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
         keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
-        found = jax.device_get(self._play(self.policy(), keys))
+        policy = self.policy()
+        if processes.spans(self.algorithm.mesh):  # each process evaluates, on one of its devices
+            policy = jax.tree.map(processes.local, policy)
+        found = jax.device_get(self._play(policy, keys))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec
         if found.broken.max() >= limit:

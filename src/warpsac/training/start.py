@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
-from warpsac.training import devices, warm_start
+from warpsac.training import devices, processes, supervise, warm_start
 from warpsac.training.devices import Placement
 from warpsac.training.loop import Loop, Outcome
 from warpsac.training.resuming import (
@@ -36,7 +37,7 @@ from warpsac.training.resuming import (
     resume_folders,
 )
 from warpsac.training.state import Driver
-from warpsac.training.terminal import Display, Terminated
+from warpsac.training.terminal import Display, Terminated, to_nowhere
 from warpsac.types import Symmetry
 
 __all__ = ["Outcome", "resume", "train"]
@@ -45,6 +46,7 @@ __all__ = ["Outcome", "resume", "train"]
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = devices.spread(validate(config))
+    processes.require_same(config)
     registry.require_effect(config)
     if config.env.motion is not None:
         motion.clip_files(config.env.motion)  # before a simulator is imported
@@ -71,11 +73,13 @@ def resume(
         raise UserError("resume needs at least one run folder")
     with contextlib.ExitStack() as locked:
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
-            run.lock()
+            if processes.writes():
+                run.lock()
             locked.callback(run.close)
         changed = {note for run in runs for note in run.follow(moved_motion)}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = devices.spread(common_config(runs, settings, time_budget))
+        processes.require_same(config)
         checkpoints = find_checkpoints(runs)
         if checkpoints is None:  # it begins again
             runs[0].require_named("init_from")
@@ -103,6 +107,8 @@ def prepared(
     """
     target = registry.target_of(config)
     symmetry = find_symmetry(config, resumed)
+    if config.init_from and not checkpoints and processes.count() > 1:
+        raise ConfigError("init_from", config.init_from, "a run on several processes starts without one")
     source = warm_start.find(config) if config.init_from and not checkpoints else None
     if source:
         config = dataclasses.replace(config, init_step=source[1].step)  # what "best" and "last" mean may change
@@ -121,11 +127,16 @@ def prepared(
             to_close.callback(run.close)
         for seed in () if resumed else config.seeds:
             name = run_folder.run_name(config, seed)
-            runs.append(run_folder.create(config.out, name, config, seed, meta, mapping))
+            create = functools.partial(run_folder.create, config.out, name, config, seed, meta, mapping)
+            runs.append(processes.made_by_first(create, lambda run: run.path, run_folder.open_run))
             to_close.callback(runs[-1].close)
+        supervise.tell([run.path for run in runs])
         with _recording_failures(runs):
             display = Display(
-                config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
+                config.last_step,
+                f"{target.name} · {config.variant}",
+                checkpoints[0].step if checkpoints else 0,
+                console=None if processes.writes() else to_nowhere(to_close),
             )
             to_close.callback(display.close)
             device = devices.describe_device(driver.algorithm.devices)
@@ -155,7 +166,7 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
     except (Exception, SystemExit) as error:
-        reason = _explained(error)
+        reason = _explained(error, runs)
         for run in runs:
             run.record_failure(str(reason) if isinstance(reason, TrainingStopped) else in_a_line(reason))
         if reason is error:
@@ -163,12 +174,15 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         raise reason from error
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explained(error: BaseException, runs: Sequence[RunFolder]) -> BaseException:
     """A call of sys.exit must not look like success, and XLA's own page about memory becomes a line."""
     if isinstance(error, SystemExit):
         return exited(error)
     if isinstance(error, jax.errors.JaxRuntimeError) and "out of memory" in str(error).lower():
         return TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit")
+    if isinstance(error, jax.errors.JaxRuntimeError) and processes.count() > 1:
+        lost = f"another process of the run is gone, and all of them end ({in_a_line(error)[:200]})"
+        return TrainingStopped(f"{lost}; {supervise.how_to_go_on([run.path for run in runs])}")
     return error
 
 

@@ -22,7 +22,8 @@ from warpsac.errors import UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
 from warpsac.replay.sharded import resharded
-from warpsac.runs.checkpoint import Checkpoint
+from warpsac.runs.checkpoint import Axes, Checkpoint
+from warpsac.training import processes
 from warpsac.training.episodes import Episode
 from warpsac.training.terminal import Display
 from warpsac.types import Array
@@ -72,6 +73,11 @@ class Driver(abc.ABC):
     """What a user should know about the simulators, one line each."""
     keys: Any
     """The roots of the algorithm's random streams."""
+
+    @property
+    def axes(self) -> Axes:
+        """Of the arrays of a snapshot that are divided among processes."""
+        return {}
 
     @abc.abstractmethod
     def init(self, display: Display) -> None:
@@ -137,23 +143,29 @@ def _arrays_of(memory: Any) -> Any:
 
 
 def agent_groups(algorithm: Algorithm, agent: AgentState, with_memory: bool) -> list[Groups]:
-    """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed."""
+    """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed. Of
+    several processes: the parts that this one has."""
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     policies = algorithm.policies(agent.learner, agent.scale)
-    trees = jax.device_get(policies | {"learner": agent.learner, "interaction": carried})
+    trees = fetched(policies | {"learner": agent.learner, "interaction": carried})
     parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
     ring = algorithm.ring if with_memory else None
     if ring is not None:
-        fetched = jax.device_get(_arrays_of(agent.memory))
+        memory = fetched(_arrays_of(agent.memory))
         for s, groups in enumerate(parts):
-            groups["replay"] = take_seed(fetched, ring, s, algorithm.devices)
+            groups["replay"] = take_seed(memory, ring, s, algorithm.devices)
     return parts
 
 
 def policy_groups(algorithm: Algorithm, agent: AgentState) -> list[Groups]:
     """Each seed's policies alone."""
-    trees = jax.device_get(algorithm.policies(agent.learner, agent.scale))
+    trees = fetched(algorithm.policies(agent.learner, agent.scale))
     return [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
+
+
+def fetched(tree: Any) -> Any:
+    """The arrays on the host, as far as they are on this process's devices."""
+    return jax.device_get(jax.tree.map(processes.local, tree))
 
 
 def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
@@ -186,23 +198,30 @@ def restored_counters(checkpoint: Checkpoint) -> Counters:
     )
 
 
-def restored_agent(algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str) -> AgentState:
-    """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one."""
-    ring = algorithm.ring
+def restored_agent(
+    algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str, processes: int = 1
+) -> AgentState:
+    """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one. Of several
+    processes: from the part that one of them has."""
+    ring = None if algorithm.ring is None else algorithm.ring.part(processes)
     learner = joined(agent.learner, [part["learner"] for part in parts], where)
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     carried = joined(carried, [part["interaction"] for part in parts], where)
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):
-        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices)
+        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices // processes)
         memory = HostRing(ring, saved) if isinstance(memory, HostRing) else jax.tree.map(jnp.asarray, saved)
     return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
 
 
 def joined(template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
     """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
-    one = jax.tree.map(lambda leaf: leaf[0], template)
+    one = jax.tree.map(_of_one_seed, template)
     return stacked([restore(one, part, where) for part in parts])
+
+
+def _of_one_seed(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf[0]
 
 
 # --- one seed's part of a replay ring; only what was filled is kept
@@ -215,7 +234,8 @@ def _filled(spec: RingSpec, count: int, final_count: int) -> tuple[int, int]:
 
 def take_seed(ring: Ring, spec: RingSpec, seed: int, devices: int = 1) -> dict[str, np.ndarray]:
     """The arrays of the seed at position `seed`; of several devices with a counter for each (`replay.sharded`)."""
-    final_count, oldest = (np.reshape(counter, (devices, -1))[:, seed] for counter in (ring.final_count, ring.oldest))
+    seeds = ring.obs.shape[1]
+    final_count, oldest = (np.reshape(counter, (-1, seeds))[:, seed] for counter in (ring.final_count, ring.oldest))
     rows, finals = _filled(spec, int(ring.count), int(final_count[0]))
     if devices == 1:
         final_count, oldest = final_count[0], oldest[0]

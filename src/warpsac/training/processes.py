@@ -1,0 +1,224 @@
+"""The processes of one run, on one host or several: they find each other, agree, and divide what is saved.
+
+All of them run the same loop on the same numbers, and differ in three things: which environments are on their devices,
+that process 0 alone writes the run folder, and that each writes its own part of a checkpoint. JAX connects them; what
+they tell each other (a signal, a path, a checksum) travels as an array over the same connections.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from warpsac.config.loading import from_json, to_json
+from warpsac.config.resumable import differences
+from warpsac.config.schema import Config
+from warpsac.errors import NotNow, TrainingStopped, UserError, in_a_line
+from warpsac.replay.sharded import AXIS
+from warpsac.runs.checkpoint import Peers
+from warpsac.training import supervise
+from warpsac.training.supervise import Asked
+
+HEARTBEAT = 20  # seconds without a sign of life after which a process counts as gone
+LEAVING = 30  # seconds that processes wait for each other at the end
+SEEN = 30.0  # seconds until a folder that another host has made must be visible
+
+T = TypeVar("T")
+
+
+# --- coming together
+
+
+def join(asked: Asked) -> None:
+    """Connect this process with the others of its run; before JAX looks for devices."""
+    if supervise.is_child():
+        supervise.follow_parent()
+    found: dict[str, Any] = {}
+    if asked.coordinator != supervise.AUTO:
+        found = {
+            "coordinator_address": asked.coordinator,
+            "num_processes": asked.processes,
+            "process_id": asked.process,
+        }
+        _require_coordinator(asked)
+    times = {"heartbeat_timeout_seconds": HEARTBEAT, "shutdown_timeout_seconds": LEAVING}
+    try:
+        jax.distributed.initialize(**found, initialization_timeout=asked.timeout, **times)
+    except ValueError as error:  # no launcher that JAX knows
+        way = "name the processes with --coordinator HOST:PORT --process I --processes N"
+        raise UserError(f"JAX does not find the processes of this run ({in_a_line(error)}): {way}") from None
+    except RuntimeError as error:
+        raise NotNow(f"the processes of this run did not come together ({in_a_line(error)[:200]})") from None
+
+
+def _require_coordinator(asked: Asked) -> None:
+    """JAX itself would wait without a word, or end the process with a page of its own."""
+    host, _, port = asked.coordinator.rpartition(":")
+    host = host.strip("[]")
+    if asked.process == 0:
+        try:
+            with socket.create_server(("", int(port))):
+                return
+        except OSError as error:
+            raise NotNow(f"--coordinator {asked.coordinator}: this port cannot be used here ({error})") from None
+    until = time.monotonic() + asked.timeout
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+            return
+        except OSError as error:
+            if time.monotonic() >= until:
+                raise NotNow(
+                    f"--coordinator {asked.coordinator}: process 0 does not answer there ({error}) "
+                    f"within {asked.timeout} seconds"
+                ) from None
+        time.sleep(0.2)
+
+
+def require_same(config: Config) -> None:
+    """Refuse processes that would train different things."""
+    if count() == 1:
+        return
+    first, *others = (from_json(text, "process") for text in gather(to_json(config)))
+    for process, other in enumerate(others, 1):
+        for path, (mine, its) in differences(first, other).items():
+            raise UserError(
+                f"the processes have different settings: {path} = {mine!r} in process 0, {its!r} in process {process}"
+            )
+
+
+# --- what they tell each other
+
+
+def index() -> int:
+    return jax.process_index()
+
+
+def count() -> int:
+    return jax.process_count()
+
+
+def writes() -> bool:
+    """Whether this process writes the run folder."""
+    return index() == 0
+
+
+def largest(*numbers: int) -> tuple[int, ...]:
+    """The largest of each number over all processes."""
+    if count() == 1:
+        return numbers
+    found = multihost_utils.process_allgather(np.asarray(numbers, np.int32))
+    return tuple(map(int, np.asarray(found).max(0)))
+
+
+def gather(text: str) -> list[str]:
+    """What each process says."""
+    if count() == 1:
+        return [text]
+    data = np.frombuffer(text.encode(), np.uint8)
+    (longest,) = largest(len(data))
+    padded = np.zeros(longest + 4, np.uint8)
+    padded[:4] = np.frombuffer(np.int32(len(data)).tobytes(), np.uint8)
+    padded[4 : 4 + len(data)] = data
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [row[4 : 4 + int(row[:4].copy().view(np.int32)[0])].tobytes().decode() for row in rows]
+
+
+def peers() -> Peers:
+    """This process among those that save a checkpoint together."""
+    return Peers(index(), count(), gather)
+
+
+def made_by_first(make: Callable[[], T], path_of: Callable[[T], Path], opened: Callable[[Path], T]) -> T:
+    """What process 0 makes in the file system; the others open it. What it refuses is refused everywhere."""
+    if count() == 1:
+        return make()
+    made, error = None, None
+    if writes():
+        try:
+            made = make()
+        except (UserError, TrainingStopped) as found:
+            error = found
+    said = gather("" if made is None else str(path_of(made)))[0]
+    if error is not None:
+        raise error
+    if not said:
+        raise NotNow("process 0 could not make the run folder: see what it says")
+    until = time.monotonic() + SEEN
+    while not (seen := Path(said).is_dir()) and time.monotonic() < until:
+        time.sleep(0.2)
+    for process, answer in enumerate(gather("yes" if seen else socket.gethostname())):
+        if answer != "yes":
+            raise UserError(f"process {process} on {answer} does not see {said}: --out must be a folder that all share")
+    return made if made is not None else opened(Path(said))
+
+
+# --- arrays of which each process has a part
+
+
+def spans(mesh: Mesh | None) -> bool:
+    """Whether the devices of a mesh belong to several processes."""
+    return mesh is not None and count() > 1
+
+
+def axis_of(spec: PartitionSpec) -> int | None:
+    """The axis along which an array is divided."""
+    return list(spec).index(AXIS) if AXIS in spec else None
+
+
+def local(array: Any) -> Any:
+    """The part of an array that is on this process's devices, on the host; of one that is everywhere, all of it."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable:
+        return array
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(local(jax.random.key_data(array)), impl=jax.random.key_impl(array))
+    if array.is_fully_replicated:
+        return np.asarray(array.addressable_data(0))
+    axis = axis_of(array.sharding.spec)  # type: ignore[attr-defined]
+    assert axis is not None
+    shards = sorted(array.addressable_shards, key=lambda shard: shard.index[axis].start or 0)
+    return np.concatenate([np.asarray(shard.data) for shard in shards], axis)
+
+
+def local_shape(leaf: Any, spec: PartitionSpec) -> jax.ShapeDtypeStruct:
+    """What `local` gives of an array that is divided so."""
+    shape, axis = list(leaf.shape), axis_of(spec)
+    if axis is not None:
+        shape[axis] //= count()
+    return jax.ShapeDtypeStruct(tuple(shape), leaf.dtype)
+
+
+def own_part(array: Any, axis: int | None) -> Any:
+    """This process's part of a whole array."""
+    if axis is None:
+        return array
+    size = array.shape[axis] // count()
+    return array[(slice(None),) * axis + (slice(index() * size, (index() + 1) * size),)]
+
+
+def placed(part: Any, sharding: NamedSharding) -> Any:
+    """The array of all processes, of which this one has `part`; one that spans them already is left as it is."""
+    if isinstance(part, jax.Array) and not part.is_fully_addressable:
+        return part
+    if jax.dtypes.issubdtype(part.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(placed(jax.random.key_data(part), sharding), impl=jax.random.key_impl(part))
+    part, shape, axis = np.asarray(part), list(np.shape(part)), axis_of(sharding.spec)
+    if axis is not None:
+        shape[axis] *= count()
+    return jax.make_array_from_process_local_data(sharding, part, tuple(shape))
+
+
+def own_groups(groups: Mapping[str, Mapping[str, np.ndarray]], axes: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
+    """This process's part of the arrays of a whole checkpoint."""
+    return {
+        group: {name: own_part(array, axes.get(group, {}).get(name)) for name, array in arrays.items()}
+        for group, arrays in groups.items()
+    }
