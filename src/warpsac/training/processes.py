@@ -49,7 +49,7 @@ def join(asked: Asked) -> None:
             "process_id": asked.process,
         }
         _require_coordinator(asked)
-    times = {"heartbeat_timeout_seconds": HEARTBEAT, "shutdown_timeout_seconds": LEAVING}
+    times: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT, "shutdown_timeout_seconds": LEAVING}
     try:
         jax.distributed.initialize(**found, initialization_timeout=asked.timeout, **times)
     except ValueError as error:  # no launcher that JAX knows
@@ -125,7 +125,7 @@ def gather(text: str) -> list[str]:
         return [text]
     data = np.frombuffer(text.encode(), np.uint8)
     (longest,) = largest(len(data))
-    padded = np.zeros(longest + 4, np.uint8)
+    padded = np.zeros(1 << (longest + 3).bit_length(), np.uint8)  # few lengths: each is a program of its own
     padded[:4] = np.frombuffer(np.int32(len(data)).tobytes(), np.uint8)
     padded[4 : 4 + len(data)] = data
     rows = np.asarray(multihost_utils.process_allgather(padded))
