@@ -250,7 +250,7 @@ def main() -> int:
         while kills < asked.kills:
             began = time.monotonic()
             pair = Pair(["--resume", str(run)] if run.exists() else [*SETTINGS, "--out", str(out)])
-            victim, wait = rng.randrange(2), rng.uniform(0, 25)
+            victim, wait = rng.randrange(2), rng.uniform(1, 11)
             while time.monotonic() < began + wait and all(parent.poll() is None for parent in pair.parents):
                 time.sleep(0.01)
             if all(parent.poll() is None for parent in pair.parents):

@@ -43,14 +43,19 @@ def spread(config: Config) -> Config:
 
     Several processes have at least one device each: then one device stands for all.
     """
-    several, target = processes.count(), registry.target_of(config)
+    target = registry.target_of(config)
+    if target.torch:
+        share_gpu_memory()  # before JAX looks for devices
+    several = processes.count()
     here = -processes.largest(-len(jax.local_devices()))[0]  # in the process that has fewest
     if several > 1:
-        _require_divisible(config, target.jax, several)
+        _require_divisible(config, target.jax or target.torch, several)
     everything = config.devices == "all" or (several > 1 and config.devices == 1)
     count = several * here if everything else config.devices
     assert isinstance(count, int)
-    if count > 1 and not target.jax:
+    if count > several and target.torch:
+        raise ConfigError("devices", count, f"must be {several}: a torch simulator has one in each process")
+    if count > 1 and not (target.jax or target.torch):
         raise ConfigError("devices", config.devices, f"must be 1: {config.task} is not simulated in JAX")
     if count % several:
         raise ConfigError("devices", count, f"must be a multiple of the {several} processes: --devices all")
@@ -62,11 +67,13 @@ def spread(config: Config) -> Config:
     return validate(replace(config, devices=count, envs_per_device=False, env=env))
 
 
-def _require_divisible(config: Config, in_jax: bool, several: int) -> None:
+def _require_divisible(config: Config, on_device: bool, several: int) -> None:
     if config.algo == PPO:
         raise UserError(f"PPO trains in one process, not in {several}: algo sac can be divided")
-    if not in_jax:
-        raise UserError(f"{config.task} is not simulated in JAX and trains in one process, not in {several}")
+    if not on_device:
+        raise UserError(f"{config.task} is simulated on the host and trains in one process, not in {several}")
+    if config.replay.placement == "host":
+        raise ConfigError("replay.placement", "host", "must be auto or device on several processes")
 
 
 def mesh_of(config: Config) -> Mesh | None:

@@ -21,9 +21,8 @@ from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import JaxEnv, keeps_running_away
-from warpsac.errors import ConfigError, UserError
-from warpsac.replay.ring import Ring
-from warpsac.replay.sharded import PARTS, RING, along, resharded
+from warpsac.errors import ConfigError
+from warpsac.replay.sharded import along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import device_episodes, devices, processes
 from warpsac.training.device_episodes import DeviceEpisodes
@@ -36,9 +35,9 @@ from warpsac.training.state import (
     TrainState,
     agent_groups,
     fetched,
-    flatten,
     joined,
     of_seed,
+    own_part_of,
     restored_agent,
 )
 from warpsac.training.terminal import Display
@@ -118,22 +117,11 @@ def divided(state: TrainState, num_envs: int) -> TrainState:
     """How the arrays of a state are divided over devices: those of environments [S, N, ...] by environments."""
 
     def spec(leaf: Any) -> PartitionSpec:
-        return along(1 if leaf.ndim > 1 and leaf.shape[1] == num_envs else None)
+        return processes.of_envs(leaf, num_envs)
 
-    memory = RING if isinstance(state.agent.memory, Ring) else jax.tree.map(lambda _: along(None), state.agent.memory)
-    agent = state.agent._replace(
-        learner=jax.tree.map(lambda _: along(None), state.agent.learner),
-        sums=jax.tree.map(lambda _: along(None), state.agent.sums),
-        memory=memory,
-        exploration=jax.tree.map(spec, state.agent.exploration),
-        scale=jax.tree.map(spec, state.agent.scale),
-    )
+    agent = processes.agent_specs(state.agent, num_envs)
     simulator, episodes = jax.tree.map(spec, (state.simulator, state.episodes))
     return TrainState(simulator, along(1), agent, episodes, ())  # type: ignore[arg-type]
-
-
-def _is_divided(spec: PartitionSpec) -> np.ndarray:
-    return np.asarray(processes.axis_of(spec) is not None)
 
 
 class Played(NamedTuple):
@@ -235,14 +223,8 @@ class FusedDriver(Driver):
             self._shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self._specs)
         everywhere = NamedSharding(mesh, PartitionSpec())
         if processes.spans(mesh):
-
-            def place(leaf: Any, sharding: NamedSharding) -> Any:
-                whole = not own and (not isinstance(leaf, jax.Array) or leaf.is_fully_addressable)
-                part = processes.own_part(leaf, processes.axis_of(sharding.spec)) if whole else leaf
-                return processes.placed(part, sharding)
-
             self.keys = jax.tree.map(lambda keys: processes.placed(keys, everywhere), self.keys)
-            placed = jax.tree.map(place, on_device, self._shardings)
+            placed = processes.placed_by(on_device, self._specs, mesh, own)
         else:
             self.keys = jax.device_put(self.keys, everywhere)
             placed = jax.device_put(on_device, self._shardings)
@@ -252,19 +234,12 @@ class FusedDriver(Driver):
     def axes(self) -> Axes:
         if not processes.spans(self.algorithm.mesh):
             return {}
-        specs = self._specs
-
-        def of_seed_axis(tree: Any) -> dict[str, int]:
-            """All that is divided is so by environments, the axis after the seeds."""
-            return {name: 0 for name, spec in flatten(jax.tree.map(_is_divided, tree)).items() if spec}
-
-        carried = {"exploration": specs.agent.exploration, "scale": specs.agent.scale, "sums": specs.agent.sums}
-        replay = {name: max(axis - 1, 0) for name, axis in PARTS._asdict().items() if axis is not None}
+        agent, envs = self.state.agent, self.spec.num_envs
         return {
-            "interaction": of_seed_axis(carried),
-            "env": of_seed_axis(specs.simulator),
-            "episodes": of_seed_axis(specs.episodes) | {"obs": 0},
-            "replay": replay,
+            "interaction": processes.interaction_axes(agent, envs),
+            "env": processes.env_axes(self.state.simulator, envs),
+            "episodes": processes.env_axes(self.state.episodes, envs) | {"obs": 0},
+            "replay": processes.REPLAY_AXES,
         }
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
@@ -285,7 +260,7 @@ class FusedDriver(Driver):
             if before != count:
                 self.display.message(f"replay: from {before} devices to {count}")
         if several > 1:
-            parts = [self._own_groups(part, own, where) for part in parts]
+            parts = parts if own else [own_part_of(part, self.algorithm, self.axes, where) for part in parts]
             template = state._replace(counters=())  # type: ignore[arg-type]
             template = template._replace(agent=template.agent._replace(memory=None))
             specs = self._specs._replace(agent=self._specs.agent._replace(memory=None))
@@ -303,19 +278,6 @@ class FusedDriver(Driver):
             counters=counters,
         )
         self._place(own=True)
-
-    def _own_groups(self, groups: Groups, own: bool, where: str) -> Groups:
-        """What one process restores of a checkpoint that was written by another number of them."""
-        if own:
-            return groups
-        groups = dict(groups)
-        ring, count = self.algorithm.ring, self.algorithm.devices
-        if "replay" in groups and ring is not None:
-            try:
-                groups["replay"] = resharded(groups["replay"], ring, np.size(groups["replay"]["final_count"]), count)
-            except (KeyError, ValueError, IndexError):
-                raise UserError(f"{where}: its replay does not fit the run's settings") from None
-        return processes.own_groups(groups, self.axes)
 
     def _empty_memory(self, obs: Array) -> Any:
         return jax.jit(self.algorithm.init_memory)(obs)

@@ -18,11 +18,13 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from warpsac.agents.algorithm import AgentState
 from warpsac.config.loading import from_json, to_json
 from warpsac.config.resumable import differences
 from warpsac.config.schema import Config
 from warpsac.errors import NotNow, TrainingStopped, UserError, in_a_line
-from warpsac.replay.sharded import AXIS
+from warpsac.replay.ring import Ring
+from warpsac.replay.sharded import AXIS, PARTS, RING, along
 from warpsac.runs.checkpoint import Peers
 from warpsac.training import supervise
 from warpsac.training.supervise import Asked
@@ -214,6 +216,57 @@ def placed(part: Any, sharding: NamedSharding) -> Any:
     if axis is not None:
         shape[axis] *= count()
     return jax.make_array_from_process_local_data(sharding, part, tuple(shape))
+
+
+def of_envs(leaf: Any, num_envs: int) -> PartitionSpec:
+    """How an array of the state is divided: one of environments [S, N, ...] by these, any other not at all."""
+    return along(1 if leaf.ndim > 1 and leaf.shape[1] == num_envs else None)
+
+
+def agent_specs(agent: AgentState, num_envs: int) -> Any:
+    """How an agent is divided: what belongs to environments and replay is, learners are the same everywhere."""
+    exploration, scale = jax.tree.map(lambda leaf: of_envs(leaf, num_envs), (agent.exploration, agent.scale))
+    learner, sums, rollout = jax.tree.map(lambda _: along(None), (agent.learner, agent.sums, agent.memory))
+    return AgentState(learner, exploration, RING if isinstance(agent.memory, Ring) else rollout, scale, sums)
+
+
+def interaction_axes(agent: AgentState, num_envs: int) -> dict[str, int]:
+    """Of what a checkpoint keeps as `interaction`."""
+    return env_axes({"exploration": agent.exploration, "scale": agent.scale}, num_envs)
+
+
+def placed_by(tree: Any, specs: Any, mesh: Mesh, own: bool = False) -> Any:
+    """Arrays over all processes: each has the whole of them, or (`own`) its part; those that span them are left."""
+
+    def place(leaf: Any, spec: PartitionSpec) -> Any:
+        there = own or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable)
+        return placed(leaf if there else own_part(leaf, axis_of(spec)), NamedSharding(mesh, spec))
+
+    return jax.tree.map(place, tree, specs)
+
+
+def placed_by_envs(tree: Any, mesh: Mesh, num_envs: int) -> Any:
+    return placed_by(tree, jax.tree.map(lambda leaf: of_envs(leaf, num_envs), tree), mesh)
+
+
+def joined_envs(array: jax.Array, mesh: Mesh) -> jax.Array:
+    """The array [S, N, ...] of all processes, each of which has [S, n, ...] on its one device; nothing is copied."""
+    shape = (array.shape[0], array.shape[1] * count(), *array.shape[2:])
+    array = jax.device_put(array, jax.local_devices()[0])
+    return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, along(1)), [array])
+
+
+def env_axes(tree: Any, num_envs: int) -> dict[str, int]:
+    """The axes of one seed's part of such a tree, by the names of its arrays."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {leaf_name(path): 0 for path, leaf in leaves if axis_of(of_envs(leaf, num_envs)) is not None}
+
+
+def leaf_name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "value"
+
+
+REPLAY_AXES = {name: max(axis - 1, 0) for name, axis in PARTS._asdict().items() if axis is not None}  # of one seed
 
 
 def own_groups(groups: Mapping[str, Mapping[str, np.ndarray]], axes: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:

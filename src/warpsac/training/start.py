@@ -72,6 +72,8 @@ def resume(
     if not runs:
         raise UserError("resume needs at least one run folder")
     with contextlib.ExitStack() as locked:
+        if registry.target_of(runs[0].config).torch:
+            devices.share_gpu_memory()  # before JAX looks for devices
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             if processes.writes():
                 run.lock()
@@ -215,8 +217,9 @@ def make_driver(
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
-    algorithm = make_algorithm(config, simulators.spec, symmetry)
-    placement = _placement(algorithm, config, config.replay.placement)
+    mesh = devices.mesh_of(config) if target.torch else None
+    algorithm = make_algorithm(config, simulators.spec, symmetry, mesh)
+    placement = _placement(algorithm, config, config.replay.placement if mesh is None else "device")
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 

@@ -199,19 +199,31 @@ def restored_counters(checkpoint: Checkpoint) -> Counters:
 
 
 def restored_agent(
-    algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str, processes: int = 1
+    algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str, several: int = 1
 ) -> AgentState:
     """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one. Of several
     processes: from the part that one of them has."""
-    ring = None if algorithm.ring is None else algorithm.ring.part(processes)
+    ring = None if algorithm.ring is None else algorithm.ring.part(several)
     learner = joined(agent.learner, [part["learner"] for part in parts], where)
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     carried = joined(carried, [part["interaction"] for part in parts], where)
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):
-        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices // processes)
+        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices // several)
         memory = HostRing(ring, saved) if isinstance(memory, HostRing) else jax.tree.map(jnp.asarray, saved)
     return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
+
+
+def own_part_of(groups: Groups, algorithm: Algorithm, axes: Axes, where: str) -> Groups:
+    """What one of several processes restores of a whole checkpoint, written by another number of them."""
+    groups = dict(groups)
+    if "replay" in groups and algorithm.ring is not None:
+        try:
+            before = np.size(groups["replay"]["final_count"])
+            groups["replay"] = resharded(groups["replay"], algorithm.ring, before, algorithm.devices)
+        except (KeyError, ValueError, IndexError):
+            raise UserError(f"{where}: its replay does not fit the run's settings") from None
+    return processes.own_groups(groups, axes)
 
 
 def joined(template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
@@ -289,7 +301,7 @@ def flatten(tree: Any) -> dict[str, np.ndarray]:
     """The leaves of a pytree as arrays on the host, by path ("actor/blocks/0/w1"); keys as their data."""
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        name = _leaf_name(path)
+        name = processes.leaf_name(path)
         if name in arrays:
             raise ValueError(f"two leaves are both named {name}")
         arrays[name] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
@@ -303,7 +315,7 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
     numbers, numpy scalars; numpy arrays for numpy arrays and for jax.ShapeDtypeStruct.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-    names = [_leaf_name(path) for path, _ in leaves]
+    names = [processes.leaf_name(path) for path, _ in leaves]
     surplus = sorted(set(arrays) - set(names))
     if surplus:
         raise UserError(f"{where}: unexpected array {surplus[0]}; was it saved with other settings?")
@@ -329,10 +341,6 @@ def _like(leaf: Any, array: np.ndarray, where: str) -> Any:
     if isinstance(leaf, np.generic):
         return array[()]
     return array.item() if isinstance(leaf, (bool, int, float)) else array
-
-
-def _leaf_name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/") or "value"
 
 
 def _is_key(leaf: Any) -> bool:
