@@ -33,6 +33,8 @@ HEARTBEAT = 20  # seconds without a sign of life after which a process counts as
 LEAVING = 30  # seconds that processes wait for each other at the end
 SEEN = 30.0  # seconds until a folder that another host has made must be visible
 
+SIGNS_OF_LOSS = ("Gloo", "NCCL", "coordination service", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+
 T = TypeVar("T")
 
 
@@ -117,8 +119,28 @@ def largest(*numbers: int) -> tuple[int, ...]:
     """The largest of each number over all processes."""
     if count() == 1:
         return numbers
-    found = multihost_utils.process_allgather(np.asarray(numbers, np.int32))
-    return tuple(map(int, np.asarray(found).max(0)))
+    return tuple(map(int, _of_all(np.asarray(numbers, np.int32)).max(0)))
+
+
+def _of_all(array: np.ndarray) -> np.ndarray:
+    """The arrays of all processes, one after the other."""
+    try:
+        return np.asarray(multihost_utils.process_allgather(array))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise Lost(error) from error
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether what went wrong is the connection to another process; JAX has no exception of its own for it."""
+    known = isinstance(error, (jax.errors.JaxRuntimeError, ValueError)) and count() > 1
+    return isinstance(error, Lost) or (known and any(sign in str(error) for sign in SIGNS_OF_LOSS))
+
+
+class Lost(TrainingStopped):
+    def __init__(self, error: BaseException, go_on: str = ""):
+        self.cause: BaseException = error.cause if isinstance(error, Lost) else error
+        why = " ".join(str(self.cause).split())[:120]
+        super().__init__(f"another process of the run is gone, and all of them end ({why})" + (go_on and f"; {go_on}"))
 
 
 def gather(text: str) -> list[str]:
@@ -130,7 +152,7 @@ def gather(text: str) -> list[str]:
     padded = np.zeros(1 << (longest + 3).bit_length(), np.uint8)  # few lengths: each is a program of its own
     padded[:4] = np.frombuffer(np.int32(len(data)).tobytes(), np.uint8)
     padded[4 : 4 + len(data)] = data
-    rows = np.asarray(multihost_utils.process_allgather(padded))
+    rows = _of_all(padded)
     return [row[4 : 4 + int(row[:4].copy().view(np.int32)[0])].tobytes().decode() for row in rows]
 
 

@@ -182,9 +182,8 @@ def _explained(error: BaseException, runs: Sequence[RunFolder]) -> BaseException
         return exited(error)
     if isinstance(error, jax.errors.JaxRuntimeError) and "out of memory" in str(error).lower():
         return TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit")
-    if isinstance(error, jax.errors.JaxRuntimeError) and processes.count() > 1:
-        lost = f"another process of the run is gone, and all of them end ({in_a_line(error)[:200]})"
-        return TrainingStopped(f"{lost}; {supervise.how_to_go_on([run.path for run in runs])}")
+    if processes.is_lost(error):
+        return processes.Lost(error, supervise.how_to_go_on([run.path for run in runs]))
     return error
 
 

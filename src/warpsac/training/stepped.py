@@ -29,7 +29,7 @@ from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
-from warpsac.replay.sharded import along
+from warpsac.replay.sharded import RING, along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import evaluate, processes
 from warpsac.training.devices import Placement
@@ -235,9 +235,11 @@ class SteppedDriver(Driver):
         if len(parts[0]["episodes"]["total"]) == envs:
             parts = [own_part_of(part, self.algorithm, self.axes, where) for part in parts]
         rest = self.state.agent._replace(memory=None)
-        template = jax.tree.map(processes.local_shape, rest, processes.agent_specs(rest, envs))
+        specs = processes.agent_specs(rest, envs)
+        template = jax.tree.map(processes.local_shape, rest, specs)
         agent = restored_agent(self.algorithm, template, parts, where, processes.count())
-        agent = processes.placed_by(agent, processes.agent_specs(agent, envs), mesh, own=True)
+        specs = specs._replace(memory=None if agent.memory is None else RING)
+        agent = processes.placed_by(agent, specs, mesh, own=True)
         return parts, agent if agent.memory is not None else agent._replace(memory=memory)
 
     # --- one interaction
