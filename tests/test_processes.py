@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
@@ -28,12 +29,12 @@ from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.training import start, supervise
 from warpsac.training.supervise import Asked
 
-SETTINGS = """
+SETTINGS = shlex.split("""
     probe-native --total-steps 256 --updates-per-step 1 --learning-starts 72 --env.num-envs 8 --replay.capacity 400
     --replay.batch-size 16 --eval.every 256 --eval.episodes 4 --eval.num-envs 4 --checkpoint.every 64 --log.every 8
     --log.no-tensorboard --learner.actor-width 8 --learner.critic-width 8 --learner.actor-blocks 1
     --learner.critic-blocks 1 --learner.atoms 21 --learner.compute float32 --learner.policy-delay 1
-""".split()
+""")
 NAME = "probe-native-warpsac-l-seed1"
 LONGEST = 240.0  # seconds, so that a hang fails
 
@@ -49,7 +50,7 @@ class Pair:
 
     def __init__(self, words: Sequence[str], differing: Sequence[str] = ()):
         """`differing` are words of process 1 alone."""
-        self._files = [tempfile.TemporaryFile("w+") for _ in range(2)]
+        self._files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115 (closed in `ended`)
         port = free_port()
         self.parents = [
             subprocess.Popen(
