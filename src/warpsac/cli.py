@@ -64,9 +64,10 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
   --path PATH                 a path in the file of --config that may be used
   --coordinator HOST:PORT --process I --processes N
-                              one run on several processes, of one host or several: start each of them with the same
-                              settings and HOST:PORT, the address of process 0. Under srun and mpirun nothing has to be
-                              given; --coordinator auto: as JAX finds them. --connect-timeout SECONDS (default 120)
+                              one run on several processes, of one host or several: each is started
+                              with the same settings and with HOST:PORT, the address of process 0.
+                              Not needed under srun and mpirun; --coordinator auto: as JAX finds them
+  --connect-timeout SECONDS   how long the processes wait for each other; default 120
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
@@ -202,13 +203,19 @@ def resume_options(words: list[str]) -> tuple[ResumeOptions, dict[str, Any]]:
     return asked, settings
 
 
-def _train(words: list[str]) -> int:
+def apart(words: list[str]) -> tuple[dict[str, str | None], list[str]]:
+    """What the words say about the processes of a run, and all others."""
     given: dict[str, str | None] = {}
     rest = words
     for option in supervise.OPTIONS:
         given[option], rest = _without(rest, f"--{option}")
         if given[option] is None and f"--{option}" in words:
             raise UserError(f"--{option} needs a value")
+    return given, rest
+
+
+def _train(words: list[str]) -> int:
+    given, rest = apart(words)
     together = None if {"-h", "--help"} & set(words) else supervise.asked_of(given)
     if together is not None and not supervise.is_child():
         return supervise.supervise(["train", *words])
