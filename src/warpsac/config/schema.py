@@ -318,9 +318,10 @@ class Config:
     updates_per_step: Size = 1
     """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
     devices: Devices = 1
-    """Accelerators of this machine that a run is spread over (simulators in JAX); the recipe stays the same."""
+    """Accelerators of this machine that a run is spread over: its environments (simulators in JAX) or its seeds
+    (simulators on the host); the recipe stays the same."""
     envs_per_device: bool = False
-    """With several devices: env.num_envs is the number on each of them."""
+    """With several devices and a simulator in JAX: env.num_envs is the number on each of them."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None

@@ -38,14 +38,30 @@ SMALL_PPO: Mapping[str, object] = {
 
 
 def spread(config: Config) -> Config:
-    """The config with as many devices as there are, if all were asked for, and the number of environments on all."""
-    count = len(jax.local_devices()) if config.devices == "all" else config.devices
-    target = registry.target_of(config)
-    if count > 1 and not target.jax:
-        raise ConfigError("devices", config.devices, f"must be 1: {config.task} is not simulated in JAX")
-    if count > len(jax.local_devices()):
-        raise ConfigError("devices", config.devices, f"JAX sees {len(jax.local_devices())} on this machine")
+    """The config with as many devices as can be used, if all were asked for, and the number of environments on all.
+
+    What is divided over them: environments of a simulator in JAX, seeds of one on the host.
+    """
+    here, target = len(jax.local_devices()), registry.target_of(config)
+    count = here if config.devices == "all" else config.devices
+    if not target.jax:
+        seeds = len(config.seeds)
+        if config.devices == "all":  # the most that the seeds can be divided over
+            count = 1 if target.torch else max(n for n in range(1, here + 1) if seeds % n == 0)
+        if count > 1 and target.torch:
+            raise ConfigError("devices", config.devices, f"must be 1: {config.task} is simulated in torch")
+        if seeds % count:
+            divides = f"must divide the number of seeds, {seeds}: each device learns for its seeds"
+            raise ConfigError("devices", config.devices, f"{divides}, as {config.task} is simulated on the host")
+        if config.envs_per_device:
+            raise ConfigError("envs_per_device", True, f"leave it out: {config.task} is not simulated in JAX")
+    if count > here:
+        raise ConfigError("devices", config.devices, f"JAX sees {here} on this machine")
     envs = config.env.num_envs * (count if config.envs_per_device else 1)
+    if target.jax:
+        for path, size in (("env.num_envs", envs), ("replay.batch_size", config.replay.batch_size)):
+            if size % count:
+                raise ConfigError(path, size, f"must be a multiple of devices = {count}")
     env = replace(config.env, num_envs=envs)
     return validate(replace(config, devices=count, envs_per_device=False, env=env))
 

@@ -179,6 +179,7 @@ def apply(start: WarmStart, config: Config, driver: Driver) -> None:
     driver.state = driver.state._replace(agent=agent)
     if "replay" in arrays:
         _take_replay(config, driver, arrays["replay"], str(start.found.path))
+    driver.place()
 
 
 def _learner(config: Config, fresh: transfer.Named, saved: transfer.Named, match: Match) -> dict[str, np.ndarray]:
