@@ -8,8 +8,8 @@ network sizes and a toy simulator of robot-sized observations (128, actions 12).
     kernels          computations that are launched in one interaction; on a CPU: fusions, calls, collectives
     temporary_mb     temporary memory of each device's program: no second ring is in it
     ring_copies      copies of an array as large as a device's ring of observations, actions, rewards or ends
-    ratio            time of an interaction, relative to one device in the same run, in turn, medians of --rounds: the
-                     virtual devices share this machine's cores, so anything above 1 is overhead (with --steps)
+    ratio            time of an interaction, relative to the first number of --devices in the same run, in turn, medians
+                     of --rounds (with --steps): virtual devices share this machine's cores, more than 1 is overhead
 
 With --gpus N the program is compiled for so many NVIDIA H200 instead, ahead of time: that needs the CUDA plugin of JAX,
 but no GPU, and measures nothing. `model` is the arithmetic of `scaling.py` on figures measured on one H200.

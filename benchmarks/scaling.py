@@ -41,8 +41,8 @@ class Link(NamedTuple):
     """What a large one moves."""
 
 
-# Careful figures, not ours. NVLink 4 has 450 GB/s in each direction, of which NCCL reaches 370
-# (NVIDIA/nccl-tests, issue 212). A small all-reduce of two H100 takes 6 microseconds in a CUDA graph, of eight more (NVIDIA/nccl, issue 1259).
+# Careful figures, not ours. NVLink 4 has 450 GB/s in each direction, of which NCCL reaches 370 (NVIDIA/nccl-tests,
+# issue 212). A small all-reduce of two H100 takes 6 microseconds in a CUDA graph, of eight more (NVIDIA/nccl, 1259).
 NVLINK = Link(0.015, 370e6)
 # NDR InfiniBand, one adapter of 400 Gb/s for each GPU, at 80 percent; small ones of 16 GPUs on two hosts take 47
 # microseconds (NVIDIA/nccl, issue 1244).

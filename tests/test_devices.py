@@ -7,6 +7,7 @@ in a process of their own (`test_on_virtual_devices`).
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ import jax_envs
 import quick
 from common import fused_driver
 from runs import assert_same_run, rows_of, state_of, tiny
+from test_benchmarks import load
 from test_sac import random_batch
 from warpsac.agents.algorithm import stacked
 from warpsac.agents.sac.algorithm import Sac
@@ -183,6 +185,20 @@ def test_nothing_of_the_size_of_the_ring_is_moved_or_copied() -> None:
     assert not any(moved.values()), moved
     part = ",".join(map(str, (ring.obs.shape[0], 1, 2, 2)))
     assert not re.search(rf"f32\[{part}\]\S* copy\(", text)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_the_benchmark_counts_what_devices_add(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--json --tiny --num-envs 64 --capacity 64000 --batch 64 --devices 2 --steps 1 --rounds 1"
+    load("devices").main(words.split())
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["rows"]
+    assert set(row["collectives"]) == {"all-reduce"}
+    assert (row["devices"], row["ring_copies"], row["ratio"]) == (2, 0, 1.0)
+    # Gradients of both networks in float32 are reduced at least.
+    assert row["reduced_mb"] > 0.01
+    assert [entry["gpus"] for entry in report["model"]] == [2, 4, 8, 64]
 
 
 @pytest.mark.virtual
