@@ -188,6 +188,7 @@ def contents(config: Config, devices: Sequence[Any]) -> dict[str, Any]:
     found = collectives(body)
     launched = re.findall(r" (fusion|custom-call|call|while|conditional|copy|dot|all-reduce(?:-start)?)\(", body)
     return {
+        "variant": config.variant,
         "devices": len(devices),
         "collectives": {kind: number / rounds for kind, number in Counter(kind for kind, _ in found).items()},
         "updates_per_interaction": config.updates_per_step,
@@ -248,7 +249,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = [row | {"ratio": round(ratios[row["devices"]], 3)} for row in rows]
     report = {
         "device": "NVIDIA H200, compiled ahead of time" if asked.gpus else "virtual CPU devices",
-        "variant": asked.variant,
         "num_envs": asked.num_envs,
         "batch": asked.batch,
         "widths": [config.learner.actor_width, config.learner.critic_width],

@@ -6,7 +6,8 @@ On d GPUs an interaction with n environments on each, and u updates on a minibat
 
     sim(n)       a + b n, through the simulator's steps with 1024 and 2048 robots      results/loop-h200.json
     update(r)    c + e r, through the updates of 512 and 2048 rows                     results/update-h200.json
-    reduce(d)    calls * latency(d) + 2 (d - 1) / d * bytes / bandwidth(d)             collectives of one update:
+    reduce(d)    calls * latency(d) + 2 (d - 1) / d * bytes / bandwidth(d)             collectives of one update, and
+                 + kernels * KERNEL_MS                                                 kernels that they split in two:
                                                                                        results/devices-h200.json
 
 and 0 for reduce(1). Below 512 rows and 1024 robots the lines are continued, which nobody has measured. Latency and
@@ -21,7 +22,6 @@ GPUs, divided by d times those of one, for a recipe that says what stays the sam
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 GPUS = (2, 4, 8, 64)
 HOST = 8  # GPUs of one host, all connected by NVLink
 GOOD = 0.9
+KERNEL_MS = 0.002  # of a small kernel; under the profiler they took 1.5 to 6 microseconds (docs/performance.md)
 RECIPES = ("same", "wide", "wide-ratio")
 ROBOTS = (1024, 2048, 4096, 8192, 16384)
 
@@ -72,6 +73,7 @@ class Parts:
     update: Line
     calls: float  # collectives of one update
     reduced: float  # bytes of one update
+    kernels: float = 0.0  # of one update, more than on one GPU and besides the collectives
     robots: int = 1024
     batch: int = 2048
     updates: int = 2
@@ -80,7 +82,8 @@ class Parts:
         if gpus == 1:
             return 0.0
         link = NVLINK if gpus <= HOST else INFINIBAND
-        return self.calls * link.latency_ms + 2 * (gpus - 1) / gpus * self.reduced / link.bytes_per_ms
+        moved = 2 * (gpus - 1) / gpus * self.reduced / link.bytes_per_ms
+        return self.calls * link.latency_ms + moved + self.kernels * KERNEL_MS
 
     def interaction(self, gpus: int, robots: float, updates: float) -> float:
         """Milliseconds, with so many robots on each GPU."""
@@ -110,18 +113,20 @@ def rows_of(name: str, **wanted: Any) -> list[dict[str, Any]]:
     return [row for row in rows if all(row.get(key, 1) == value for key, value in wanted.items())]
 
 
-def measured(collectives: Mapping[str, Any] | None = None) -> Parts:
-    """From the files in results/; `collectives` as `devices.contents` reports them, default: of eight H200."""
+def measured() -> Parts:
+    """From the files in results/; collectives of the program for eight H200."""
     loop = {"impl": "warp", "storage": "float32"}
     one, two = (rows_of("loop-h200.json", seeds=seeds, **loop)[-1] for seeds in (1, 2))
     # Both sizes of minibatch from one measurement.
     rows = rows_of("update-h200.json", variant="warpsac-a", dtype="bfloat16", seeds=1)
     update = {row["batch"]: row["ms"] for row in rows}
-    found = collectives or rows_of("devices-h200.json", devices=8)[-1]
+    alone, found = (rows_of("devices-h200.json", devices=count, variant="warpsac-a")[-1] for count in (1, 8))
+    calls, per = sum(found["collectives"].values()), found["updates_per_interaction"]
     return Parts(
         sim=Line.through((one["num_envs"], one["env_step_ms"]), (2 * two["num_envs"], two["env_step_ms"])),
         update=Line.through((512, update[512]), (2048, update[2048])),
-        calls=sum(found["collectives"].values()) / found["updates_per_interaction"],
+        calls=calls / per,
+        kernels=(found["kernels"] - alone["kernels"] - calls) / per,
         reduced=found["reduced_mb"] * 1e6,
         robots=one["num_envs"],
         updates=one["updates_per_iteration"],

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_the_model_by_hand() -> None:
         sim=Line(8.0, 0.002), update=Line(0.5, 0.0), calls=20, reduced=370e6, robots=1000, batch=2048, updates=2
     )
     assert parts.reduce(1) == 0
+    assert replace(parts, kernels=50).reduce(2) == pytest.approx(parts.reduce(2) + 0.1)
     assert parts.reduce(2) == pytest.approx(20 * NVLINK.latency_ms + 1.0)  # 2 (d - 1) / d = 1 ms at 370 GB/s
     assert parts.reduce(64) == pytest.approx(20 * INFINIBAND.latency_ms + 2 * 63 / 64 * 9.25)
     one = 8 + 2 + 2 * 0.5
