@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from warpsac.agents.algorithm import AgentState, Algorithm, over_devices, over_seeds
+from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
@@ -225,12 +225,11 @@ class SteppedDriver(Driver):
     def place(self) -> None:
         if self._mesh is None:
             return
-        agent = self.state.agent
-        memory = None if self._host_memory else RING_OF_SEEDS  # in host memory it stays as it is
-        for name, parts in AgentState(SEEDS, SEEDS, memory, SEEDS, SEEDS)._asdict().items():
-            if parts is not None:
-                agent = agent._replace(**{name: self._put(getattr(agent, name), parts)})
-        self.state = self.state._replace(agent=agent)
+        memory = self.state.agent.memory
+        agent = self._put(self.state.agent._replace(memory=()), SEEDS)
+        if not self._host_memory:
+            memory = self._put(memory, RING_OF_SEEDS)
+        self.state = self.state._replace(agent=agent._replace(memory=memory))
         self.keys = self._put(self.keys, SEEDS)
 
     def _put(self, tree: Any, parts: Any) -> Any:
