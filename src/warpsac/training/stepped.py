@@ -101,7 +101,6 @@ def unpack(packed: PackedArrays) -> Any:
 class Programs(NamedTuple):
     """Each is traced at its first call; `remember` and `observe` also at the first restart."""
 
-    init_memory: Program
     act: Program
     act_best: Program
     remember: Program
@@ -151,7 +150,6 @@ def compile_programs(algorithm: Algorithm, mesh: Mesh | None = None) -> Programs
     best = over_seeds(algorithm.actor.best_action, algorithm.seeds)
     of_learner = (SEEDS, SEEDS, SEEDS)  # learner, scale, sums
     return Programs(
-        init_memory=jax.jit(everywhere(algorithm.init_memory, SEEDS, memory_parts)),
         act=jax.jit(everywhere(act, (*[SEEDS] * 5, same), (SEEDS, SEEDS, SEEDS, same)), donate_argnums=1),
         act_best=jax.jit(everywhere(best, SEEDS, SEEDS)),
         remember=jax.jit(remember, donate_argnums=(0, 1)),
@@ -241,7 +239,8 @@ class SteppedDriver(Driver):
     def _empty_memory(self, obs: Array) -> Any:
         if self._host_memory:
             return HostRing.init(self._host_memory.ring, obs)
-        return self.programs.init_memory(obs)
+        own = of_one_device(self.algorithm, self._mesh)  # each device makes its own
+        return jax.jit(over_devices(own.init_memory, self._mesh, SEEDS, RING_OF_SEEDS))(obs)
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         _, obs, agent, episodes, _ = self.state
