@@ -16,6 +16,7 @@ import tyro
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
 AUTO = "auto"  # the variant that is several at once
+PRETRAINED = "pretrained:"  # before the name of a policy that comes with the package
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
 ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
 
@@ -324,7 +325,7 @@ class Config:
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None
-    """Run folder to start from: its networks and normalisers; observations that differ are matched by their names."""
+    """Run folder to start from, or pretrained:NAME: its networks and normalisers; observations that differ are matched by their names."""
     init_step: PolicyStep = "last"
     """Step of that run: its last checkpoint, its best evaluation, or a number (of some, only the actor was kept)."""
     init_with: InitWith = ()
