@@ -40,7 +40,9 @@ def main() -> int:
     if any("failed to fetch" in why.lower() or "dns error" in why.lower() for why in found):
         print("extras: not checked, the package index does not answer")
         return 0
-    bad = [(extra, python, why) for (extra, python), why in zip(pairs, found) if why and python not in KNOWN.get(extra, ())]
+    bad = [
+        (extra, python, why) for (extra, python), why in zip(pairs, found) if why and python not in KNOWN.get(extra, ())
+    ]
     for extra, python, why in bad:
         print(f"extras: {extra} cannot be resolved on Python {python}: {why[:600]}", file=sys.stderr)
     print(f"extras: {len(pairs) - len(bad)} of {len(pairs)} pairs of extra and Python can be resolved")

@@ -1,6 +1,6 @@
 """Whether the installed wheel does what a newcomer does first, in a folder with no checkout near: `make test-wheel`.
 
-    .venv-wheel-3.12/bin/python .ci/wheel.py       # the Python of an environment with the wheel and nothing of ours else
+    .venv-wheel-3.12/bin/python .ci/wheel.py       # the Python of an environment with the wheel
 
 Training is cut short by --stop-at; that it would get far is the business of other tests.
 """

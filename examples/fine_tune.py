@@ -3,9 +3,9 @@
 python examples/fine_tune.py                                        a pendulum learned before, now with a heavier pole
 python examples/fine_tune.py 4000 runs/earlier-run                  from a run folder of your own
 
-Here the source is a policy that comes with the package, of which only the actor is there: the critics start untrained, so
-the learning rate is low and the first steps, in which the actor already acts, only fill replay. From the shell:
-warpsac train TASK --init-from RUN-OR-pretrained:NAME.
+Here the source is a policy that comes with the package, of which only the actor is there: the critics start untrained,
+and in the first steps the actor already acts to fill replay. From the shell: warpsac train TASK --init-from RUN, or
+--init-from pretrained:NAME.
 """
 
 from __future__ import annotations

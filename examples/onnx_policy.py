@@ -1,4 +1,4 @@
-"""An exported policy with onnxruntime alone, as on a robot: python examples/onnx_policy.py policy.onnx (`warpsac export`)"""
+"""A policy of `warpsac export` with onnxruntime alone, as on a robot: python examples/onnx_policy.py policy.onnx"""
 
 import json
 import sys

@@ -16,7 +16,7 @@ import sys
 import torch
 from mjlab.envs import ManagerBasedRlEnv
 from mjlab.managers.reward_manager import RewardTermCfg
-from mjlab.tasks.registry import load_env_cfg, load_rl_cfg, register_mjlab_task
+from mjlab.tasks.registry import list_tasks, load_env_cfg, load_rl_cfg, register_mjlab_task
 
 SOURCE, TASK = "Mjlab-Cartpole-Balance", "Own-Cartpole-Centred"
 
@@ -27,9 +27,11 @@ def centred(env: ManagerBasedRlEnv, width: float) -> torch.Tensor:
     return torch.exp(-((place / width) ** 2))
 
 
-config = load_env_cfg(SOURCE)
-config.rewards["centred"] = RewardTermCfg(func=centred, weight=0.5, params={"width": 0.5})
-register_mjlab_task(TASK, config, config, load_rl_cfg(SOURCE))
+if TASK not in list_tasks():  # as a program, this file is imported a second time under its own name
+    config = load_env_cfg(SOURCE)
+    config.episode_length_s = 2.0  # instead of 50 s: more starts from elsewhere
+    config.rewards["centred"] = RewardTermCfg(func=centred, weight=0.5, params={"width": 0.5})
+    register_mjlab_task(TASK, config, config, load_rl_cfg(SOURCE))
 
 if __name__ == "__main__":
     from warpsac import train
@@ -37,6 +39,6 @@ if __name__ == "__main__":
     steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     outcome = train(
         f"own_mjlab_task:{TASK}", num_envs=8, profile="demo", total_steps=steps,
-        learning_starts=min(1000, steps // 2), eval={"every": steps // 2, "num_envs": 2, "episodes": 2},
+        learning_starts=min(1000, steps // 2), eval={"every": steps // 2, "num_envs": 10},
     )  # fmt: skip
     print(f"trained: {outcome.runs[0]}")

@@ -18,7 +18,9 @@ def test_the_linter_finds_nothing() -> None:
     linter = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or shutil.which("hadolint")
     if linter is None:
         pytest.skip("needs hadolint: pip install 'warpsac[check]'")
-    done = subprocess.run([linter, "--failure-threshold", "info", str(ROOT / "Dockerfile")], capture_output=True, text=True)
+    done = subprocess.run(
+        [linter, "--failure-threshold", "info", str(ROOT / "Dockerfile")], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout
     broken = TEXT.replace("--no-install-recommends ", "")  # the check can fail
     assert subprocess.run([linter, "-"], input=broken, capture_output=True, text=True).returncode == 1

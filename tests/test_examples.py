@@ -51,7 +51,7 @@ def test_an_example_trains_and_its_run_is_evaluated_from_the_shell(example: Exam
     found = json.loads(run(sys.executable, "-m", "warpsac", "eval", str(folder), "--json", folder=tmp_path))
     assert found["eval/episodes"] == 10
     if example.file == "fine_tune.py":
-        warm = json.loads((folder / "meta.json").read_text())["init_from"]
+        warm = json.loads((folder / "meta.json").read_text())["init"]
         assert (warm["task"], warm["step"]) == ("InvertedDoublePendulum-v5", 20_000)
 
 
@@ -74,7 +74,8 @@ def test_a_policy_in_plain_python_and_in_onnxruntime_alone(tmp_path: Path) -> No
 
 def test_the_notebook_trains_and_shows_the_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Executed by a real kernel, as it is, with fewer steps; kept without outputs."""
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
     notebook = nbformat.read(EXAMPLES / "train_and_watch.ipynb", as_version=4)
     assert all(not cell.get("outputs") for cell in notebook.cells)
     monkeypatch.setenv("WARPSAC_NOTEBOOK_STEPS", "600")

@@ -16,7 +16,6 @@ from warpsac import cli
 from warpsac.envs import modules
 from warpsac.errors import UserError
 from warpsac.runs import pretrained, rowfiles
-from warpsac.training import start
 from warpsac.watch import play_command
 
 ROOT = Path(__file__).parents[1]
@@ -114,15 +113,3 @@ def test_the_wheel_carries_what_acting_needs(tmp_path: Path, monkeypatch: pytest
     expected = warpsac.load_policy(DEMO)(np.full(9, 0.1))
     monkeypatch.setattr(pretrained, "IN_WHEEL", tmp_path)
     np.testing.assert_array_equal(warpsac.load_policy(DEMO)(np.full(9, 0.1)), expected)
-
-
-@pytest.mark.mujoco
-@pytest.mark.usefixtures("no_pictures")
-def test_training_starts_from_one(tmp_path: Path) -> None:
-    config, _ = warpsac.training.api.configure(
-        "InvertedDoublePendulum-v5", profile="demo", init_from=DEMO, total_steps=20, learning_starts=10,
-        out=str(tmp_path), eval={"every": 0, "episodes": 1},
-    )  # fmt: skip
-    (run,) = start.train(config).runs
-    meta = json.loads((run / "meta.json").read_text())
-    assert (meta["init_from"]["task"], meta["init_from"]["step"]) == ("InvertedDoublePendulum-v5", 20_000)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("jax", "jaxlib", "optax", "numpy", "ml_dtypes", "gymnasium")
-# What else `warpsac --version` names where it is there: accelerators, simulators, what policies are exported with, trackers.
+# What else `warpsac --version` names where it is there.
 OPTIONAL = (
     "jax-cuda12-plugin", "mujoco", "mujoco-mjx", "mujoco-warp", "warp-lang", "torch", "dm_control", "myosuite",
     "playground", "mjlab", "mani_skill", "isaaclab", "onnx", "onnxruntime", "optuna", "ray", "wandb",

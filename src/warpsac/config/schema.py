@@ -325,7 +325,7 @@ class Config:
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None
-    """Run folder to start from, or pretrained:NAME: its networks and normalisers; observations that differ are matched by their names."""
+    """Run folder, or pretrained:NAME, to start from: its networks and normalisers; observations match by names."""
     init_step: PolicyStep = "last"
     """Step of that run: its last checkpoint, its best evaluation, or a number (of some, only the actor was kept)."""
     init_with: InitWith = ()

@@ -164,7 +164,9 @@ def is_unused(folder: Path) -> bool:
 def open_run(path: Path | str) -> RunFolder:
     """An existing run folder. Only reads; `RunFolder.resume` makes it ready for further rows."""
     if str(path).startswith(PRETRAINED):
-        raise UserError(f"{path}: a policy that comes with the package is no run folder; `train TASK --init-from {path}`")
+        raise UserError(
+            f"{path}: a policy that comes with the package is no run folder; `train TASK --init-from {path}`"
+        )
     path = Path(path)
     if not path.is_dir():
         hint = "; `warpsac sim2sim` runs an exported policy" if path.suffix == ".onnx" else ""
