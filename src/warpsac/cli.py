@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env."""
+"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, pretrained, motion, check-env."""
 
 from __future__ import annotations
 
