@@ -42,7 +42,7 @@ TORCH_VERSION    := 2.13.0
 # finds, need the CUDA packages.
 TORCH_CPU        := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 TESTS_mjlab-old  := tests/test_mjlab.py tests/test_mjlab_robots.py
-TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks ppo_torch golden overrides motion mjlab_motion own_torch examples) \
+TESTS_mjlab      := $(patsubst %,tests/test_%.py,torch torch_benchmarks processes_torch ppo_torch golden overrides motion mjlab_motion own_torch examples) \
                     $(TESTS_mjlab-old)
 TESTS_maniskill  := tests/test_maniskill.py
 TESTS_isaaclab   := tests/test_isaaclab.py

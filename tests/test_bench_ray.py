@@ -155,3 +155,25 @@ def test_results_are_gathered_from_nodes_without_the_folder(
     (resume,) = run_folder.open_run(run).meta["resumes"]
     assert resume["step"] >= 30
     assert (out / "logs" / f"{cell.name}-seed1.log").exists()
+
+
+def test_one_run_on_two_nodes(tmp_path: Path, cluster: Any) -> None:
+    """Ray places its two processes, one on each node of one core; JAX connects them."""
+    if len(cluster.list_all_nodes()) < 2:
+        cluster.add_node(num_cpus=1, object_store_memory=100_000_000)  # an earlier test has killed one
+    native = {"env": {"num_envs": 4}, "eval": {"num_envs": 2, "episodes": 2}}
+    suite = write_suite(tmp_path / "mine.yaml", ["probe-native"], settings=native)
+    out = tmp_path / "out"
+    words = ("--launcher", "ray", "--ray-address", cluster.address, "--processes-per-run", "2")
+    bench = start_bench(suite, out, *words)
+    output, _ = bench.communicate(timeout=180)
+    logs = "".join(path.read_text() for path in sorted((out / "logs").iterdir()))
+    assert bench.returncode == 0, output + logs
+    assert "(Ray, 2 processes)" in output
+    assert "1 run: 1 finished" in output
+    run = out / "probe-native-warpsac-l" / "probe-native-warpsac-l-seed1"
+    assert run_folder.open_run(run).config.devices == 2
+    newest = max((run / "checkpoints").iterdir())
+    assert (newest / "replay.part1.npz").exists()
+    bench = start_bench(suite, out, *words)  # finished, with as many devices as there were
+    assert bench.wait(60) == 0

@@ -429,10 +429,10 @@ def test_a_newer_format_and_a_renamed_folder_are_refused(tmp_path: Path) -> None
     with pytest.raises(DamagedCheckpoint, match="it holds step 7"):
         checkpoint.load(renamed)
     manifest = json.loads((renamed / checkpoint.MANIFEST).read_text())
-    manifest["format"] = 2
+    manifest["format"] = 3
     manifest["checksum"] = checkpoint._manifest_checksum(manifest)
     (renamed / checkpoint.MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(DamagedCheckpoint, match="has format 2; this version of warpsac reads 1"):
+    with pytest.raises(DamagedCheckpoint, match="has format 3; this version of warpsac reads 1 and 2"):
         checkpoint.load(renamed)
 
 

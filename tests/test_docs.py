@@ -143,7 +143,7 @@ def test_commands_that_are_shown_can_be_given(page: Path):
             if "$" in command or "my_package" in command:
                 continue
             if name == "train" and "--resume" not in words:
-                require_effect(cli.train_config(words)[0])
+                require_effect(cli.train_config(cli.apart(words)[1])[0])
             else:
                 parse(OPTIONS[name], words, name)
 

@@ -28,6 +28,7 @@ from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printa
 from warpsac.runs import policies
 from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
+from warpsac.training import supervise
 from warpsac.training.terminal import Terminated, killed_by_signals, print_anything, unwinding_on_sigterm
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   module:make_env             an environment of your own: a class or a function that makes it
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
   --path PATH                 a path in the file of --config that may be used
+  --coordinator HOST:PORT --process I --processes N
+                              one run on several processes, of one host or several: each is started
+                              with the same settings and with HOST:PORT, the address of process 0.
+                              Not needed under srun and mpirun; --coordinator auto: as JAX finds them
+  --connect-timeout SECONDS   how long the processes wait for each other; default 120
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
@@ -199,26 +205,46 @@ def resume_options(words: list[str]) -> tuple[ResumeOptions, dict[str, Any]]:
     return asked, settings
 
 
+def apart(words: list[str]) -> tuple[dict[str, str | None], list[str]]:
+    """What the words say about the processes of a run, and all others."""
+    given: dict[str, str | None] = {}
+    rest = words
+    for option in supervise.OPTIONS:
+        given[option], rest = _without(rest, f"--{option}")
+        if given[option] is None and f"--{option}" in words:
+            raise UserError(f"--{option} needs a value")
+    return given, rest
+
+
 def _train(words: list[str]) -> int:
+    given, rest = apart(words)
+    together = None if {"-h", "--help"} & set(words) else supervise.asked_of(given)
+    if together is not None and not supervise.is_child():
+        return supervise.supervise(["train", *words])
     with killed_by_signals():
-        from warpsac.training import devices
+        from warpsac.training import devices, processes
         from warpsac.training import start as training
 
+    words = rest
+    if together is not None:
+        processes.join(together)
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
         asked, settings = resume_options(words)
         devices.use_compilation_cache()
         modules.use(asked.module)
         modules.name_paths(asked.path)
-        return _end_of_training(
-            training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
-        )
+        outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
+        return _end_of_training(outcome, together is not None and not processes.writes())
     config, reason = train_config(words)
     devices.use_compilation_cache()
-    return _end_of_training(training.train(config, [reason]))
+    outcome = training.train(config, [reason])
+    return _end_of_training(outcome, together is not None and not processes.writes())
 
 
-def _end_of_training(outcome: Outcome) -> int:
+def _end_of_training(outcome: Outcome, quiet: bool = False) -> int:
     """Print where the runs are and what to do next; the exit code."""
+    if quiet:
+        return 128 + outcome.signal if outcome.signal else 0
     for path in outcome.runs:
         print(f"run folder: {path}")
         if (path / "curve.png").exists():

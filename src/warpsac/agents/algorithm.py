@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from warpsac.replay.ring import RingSpec
 from warpsac.types import Array, ObsViews, Restart, StepResult
@@ -46,6 +46,13 @@ def over_devices(function: Callable[..., Any], mesh: Mesh | None, inputs: Any, o
     if mesh is None:
         return function
     return jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+
+
+def everywhere(array: Array, mesh: Mesh | None) -> Array:
+    """The whole array on every device of the mesh, so that each process can read it."""
+    if mesh is None or array.is_fully_addressable:
+        return array
+    return jax.jit(lambda x: x, out_shardings=NamedSharding(mesh, PartitionSpec()))(array)
 
 
 def own_keys(keys: Array, mesh: Mesh | None) -> Array:

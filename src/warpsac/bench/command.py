@@ -68,6 +68,8 @@ class BenchOptions:
     """Share of a GPU for one program: 0.5 puts two on each; 0: train on the CPU. Default: 1 where there are GPUs."""
     cpus_per_run: float | None = None
     """CPU cores for one program: how many run side by side without a GPU, and what Ray reserves (default 1)."""
+    processes_per_run: Annotated[int, at_least(1), at_most(10_000)] = 1
+    """With Ray: processes of one program, each with its own GPU and cores, on one node or several that share --out."""
     ray_address: str | None = None
     """Ray cluster to join; default: that of RAY_ADDRESS or of this machine, otherwise a new one on this machine."""
 
@@ -78,6 +80,9 @@ def command(asked: BenchOptions) -> int:
         return 0
     if asked.launcher == "ray" and asked.gpus is not None:
         raise UserError("--gpus chooses among the GPUs of this machine: leave it out with --launcher ray")
+    if asked.launcher == "local" and asked.processes_per_run > 1:
+        raise UserError("--processes-per-run needs --launcher ray; on this machine one program has several GPUs with "
+                        "--set devices=N")  # fmt: skip
     if asked.launcher == "local" and asked.ray_address is not None:
         raise UserError("--ray-address needs --launcher ray")
     suite = load_suite(asked)
@@ -211,7 +216,15 @@ def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
         return local.LocalLauncher(folder, _slots(asked), request_of)
     from warpsac.bench.on_ray import RayLauncher
 
-    return RayLauncher(folder, request_of, asked.ray_address, asked.cpus_per_run, asked.gpus_per_run, asked.parallel)
+    return RayLauncher(
+        folder,
+        request_of,
+        asked.ray_address,
+        asked.cpus_per_run,
+        asked.gpus_per_run,
+        asked.parallel,
+        processes=asked.processes_per_run,
+    )
 
 
 def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:

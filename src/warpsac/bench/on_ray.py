@@ -1,5 +1,8 @@
 """Programs of a bench on a Ray cluster: each is a Ray task that starts a process and waits for it.
 
+A program of several processes (`processes`) is as many tasks in one placement group, on one node or several: Ray places
+them, JAX connects them. All of them have to see the folder.
+
 Nodes that see the folder of the bench (a shared file system) train right in it. Others train in a temporary folder and
 send what has changed every `SEND_INTERVAL` seconds and at the end; they receive what there is of a run to resume.
 """
@@ -22,7 +25,7 @@ from typing import Any, NamedTuple
 from warpsac.bench.local import check_limits, memory_fraction
 from warpsac.bench.scheduler import Job
 from warpsac.bench.state import folder_of
-from warpsac.bench.worker import Ended, Process, Request
+from warpsac.bench.worker import Ended, Process, Request, of_all
 from warpsac.errors import UserError
 from warpsac.runs.checkpoint import MANIFEST
 from warpsac.runs.files import write_atomically
@@ -105,17 +108,24 @@ class StopFlag:
 
 def train_on_node(
     request: Request, bench: str, log: str, marker: str, env: dict[str, str], begun: ChangedFiles | None,
-    stop: Any, send_interval: float = SEND_INTERVAL,
+    stop: Any, send_interval: float = SEND_INTERVAL, address: str | None = None, index: int = 0, processes: int = 1,
 ) -> Iterator[ChangedFiles | Ended]:  # fmt: skip
     """The Ray task. Yields what has to be sent back, if anything, and at last how the program ended.
 
-    `bench` and `log` are the driver's paths; `marker` is a file that a node sees if it shares the folder.
+    `bench` and `log` are the driver's paths; `marker` is a file that a node sees if it shares the folder. Of a program
+    of several processes: `address` is where process 0 waits for the others.
     """
     if _is_set(stop):
         yield Ended("stopped")
         return
     reader = None
-    if not Path(marker).exists():
+    if address is not None:
+        if not Path(marker).exists():
+            where = f"{socket.gethostname()} does not see {bench}"
+            yield Ended("refused", f"{where}: the processes of one run need a folder that all nodes share")
+            return
+        request = replace(request, together=(address, index, processes))
+    elif not Path(marker).exists():
         scratch = Path(tempfile.mkdtemp(prefix="warpsac-bench-"))
         if begun is not None:
             write_changes(begun, scratch)
@@ -137,6 +147,24 @@ def train_on_node(
         yield reader.read()
         shutil.rmtree(scratch, ignore_errors=True)
     yield ended
+
+
+def free_address() -> str:
+    """Where the processes of a program can meet: this node, at a port that nobody uses."""
+    import ray
+
+    with socket.create_server(("", 0)) as server:
+        return f"{ray.util.get_node_ip_address()}:{server.getsockname()[1]}"
+
+
+class Tasks(NamedTuple):
+    """A running program: the stream of what each of its processes sends, and how those ended that have."""
+
+    job: Job
+    streams: list[Any]
+    ended: dict[int, Ended]
+    group: Any
+    """The placement group of several processes."""
 
 
 def _is_set(stop: Any) -> bool:
@@ -177,7 +205,7 @@ class RayLauncher:
     def __init__(
         self, bench: Path, request_of: Callable[[Job], Request], address: str | None = None,
         cpus_per_run: float | None = None, gpus_per_run: float | None = None, parallel: int | None = None,
-        shared: bool = True, send_interval: float = SEND_INTERVAL,
+        shared: bool = True, send_interval: float = SEND_INTERVAL, processes: int = 1,
     ):  # fmt: skip
         """`shared` False: treat every node as one that does not see the folder."""
         try:
@@ -187,7 +215,7 @@ class RayLauncher:
         check_limits(gpus_per_run, cpus_per_run, parallel)
         self._ray: Any = ray
         self._bench, self._request_of, self._parallel = bench, request_of, parallel
-        self._send_interval = send_interval
+        self._send_interval, self._processes = send_interval, processes
         self._own = not ray.is_initialized()
         if self._own:
             _require_cluster(address)
@@ -202,7 +230,7 @@ class RayLauncher:
         self._cpus = 1.0 if cpus_per_run is None else cpus_per_run
         has_gpus = any(node["Resources"].get("GPU", 0) for node in self._nodes())
         self._gpus = float(has_gpus) if gpus_per_run is None else gpus_per_run
-        self._tasks: list[tuple[Job, Any]] = []  # with the stream of what they send
+        self._tasks: list[Tasks] = []
         self._sees_folder: dict[str, bool] = {}  # by node
         self._marker = bench / f".shared-{uuid.uuid4().hex}"
         if shared:
@@ -217,7 +245,8 @@ class RayLauncher:
 
     def has_room(self) -> bool:
         """Ray queues what does not fit; one program is always requested, so that a cluster can grow on demand."""
-        limit = self._parallel or max(1, sum(self._programs_on(node["Resources"]) for node in self._nodes()))
+        room = sum(self._programs_on(node["Resources"]) for node in self._nodes()) // self._processes
+        limit = self._parallel or max(1, room)
         return len(self._tasks) < limit
 
     def _programs_on(self, resources: dict[str, float]) -> int:
@@ -225,12 +254,32 @@ class RayLauncher:
         return int(min(by_cpu, resources.get("GPU", 0) // self._gpus) if self._gpus else by_cpu)
 
     def start(self, job: Job) -> str:
-        stream = self._train.remote(
-            self._request_of(job), str(self._bench), str(job.log(self._bench)), str(self._marker),
-            memory_fraction(self._gpus), self._begun(job), self._stop, self._send_interval,
-        )  # fmt: skip
-        self._tasks.append((job, stream))
-        return "Ray"
+        common = self._request_of(job), str(self._bench)
+        rest = str(self._marker), memory_fraction(self._gpus), self._begun(job), self._stop, self._send_interval
+        log = job.log(self._bench)
+        if self._processes == 1:
+            self._tasks.append(Tasks(job, [self._train.remote(*common, str(log), *rest)], {}, None))
+            return "Ray"
+        from ray.util.placement_group import placement_group
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        each = {"CPU": self._cpus, **({"GPU": self._gpus} if self._gpus else {})}
+        group = placement_group([each] * self._processes, strategy="PACK")
+        places = [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i) for i in self._indices]
+        meet: Any = self._ray.remote(num_cpus=0, max_retries=0)(free_address)
+        address = meet.options(scheduling_strategy=places[0]).remote()  # tasks start when it is known
+        streams = [
+            self._train.options(scheduling_strategy=places[i]).remote(
+                *common, str(log if i == 0 else log.with_suffix(f".process{i}.log")), *rest, address, i, self._processes
+            )
+            for i in self._indices
+        ]
+        self._tasks.append(Tasks(job, streams, {}, group))
+        return f"Ray, {self._processes} processes"
+
+    @property
+    def _indices(self) -> range:
+        return range(self._processes)
 
     def _begun(self, job: Job) -> ChangedFiles | None:
         """The files of the job's runs, if there are any and a node may not see them."""
@@ -260,10 +309,14 @@ class RayLauncher:
     def ended(self) -> list[tuple[Job, Ended]]:
         found = []
         for task in list(self._tasks):
-            ended = self._receive(task[1])
-            if ended is not None:
+            for i in self._indices:
+                if i not in task.ended and (ended := self._receive(task.streams[i])) is not None:
+                    task.ended[i] = ended
+            if len(task.ended) == self._processes:
                 self._tasks.remove(task)
-                found.append((task[0], ended))
+                if task.group is not None:
+                    self._ray.util.remove_placement_group(task.group)
+                found.append((task.job, of_all([task.ended[i] for i in self._indices])))
         return found
 
     def _receive(self, stream: Any) -> Ended | None:

@@ -22,7 +22,7 @@ Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
 NOT_SAVED = "its last step is not saved"
 
 # Sections in which a run may differ from its plan: where and how much is written, and with which seeds.
-FREE = ("seeds", "out", "name", "log", "checkpoint")
+FREE = ("seeds", "out", "name", "log", "checkpoint", "devices", "envs_per_device")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from warpsac.bench.state import RunState, folder_of, states_in
 from warpsac.config.loading import from_json
@@ -51,6 +51,8 @@ class Request:
     """Where to find the user's own modules."""
     folder: str
     """Where relative paths of the settings start."""
+    together: tuple[str, int, int] | None = None
+    """Of a program of several processes: where process 0 is, which of them this one is, and how many there are."""
 
     def to_line(self) -> bytes:
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
@@ -64,6 +66,10 @@ def make_request(folder: Path, config: Config, seeds: Sequence[int], command: Se
 # --- the bench's end
 
 
+# What of several processes of one program decides how it ended, from the first of these that any of them has.
+DECIDING = ("stopped", "refused", "lost", "failed", "done")
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a try ended: done; failed by itself; refused, because of a mistake that every try would repeat; lost with its
@@ -71,6 +77,11 @@ class Ended:
 
     how: Literal["done", "failed", "refused", "lost", "stopped"]
     reason: str = ""
+
+
+def of_all(ended: Sequence[Ended]) -> Ended:
+    """How a program of several processes ended: when one is lost, the others fail because of it."""
+    return min(ended, key=lambda one: DECIDING.index(one.how))
 
 
 class Process:
@@ -168,17 +179,27 @@ def _killed_in_first_save(states: Sequence[RunState]) -> bool:
     return False
 
 
-def run(config: Config) -> int:
+def run(config: Config, together: Sequence[Any] | None = None) -> int:
     """Train what is left of the seeds; returns the exit code."""
-    from warpsac.training import devices
+    from warpsac.training import devices, processes
     from warpsac.training import start as training
+    from warpsac.training.supervise import Asked
 
+    if together is not None:
+        processes.join(Asked(*together))
+    first = together is None or processes.writes()
     folders = {seed: folder_of(Path(config.out), config, seed) for seed in config.seeds}
-    _wait_until_free(list(folders.values()))
-    for path in folders.values():
-        _remove_half_made(path)
+    if first:
+        _wait_until_free(list(folders.values()))
+        for path in folders.values():
+            _remove_half_made(path)
+    if together is not None:
+        processes.largest(0)  # now all see the same folders
     devices.use_compilation_cache()
-    for part in parts_of(states_in(Path(config.out), config, config.seeds)):
+    parts = parts_of(states_in(Path(config.out), config, config.seeds))
+    if together is not None:
+        processes.largest(0)  # and nothing is written before all have seen them
+    for part in parts:
         if part[0].begun:
             outcome = training.resume([state.folder for state in part])
         else:
@@ -235,7 +256,7 @@ def main() -> int:
         # Allowed: the bench has looked the task up, and checked the paths.
         modules.use([config.task] if ":" in config.task else [], search_here=False)
         modules.name_paths(text for _, text in modules.paths_of(request["config"]))
-        return run(config)
+        return run(config, request["together"])
     except (UserError, TrainingStopped) as error:
         message = error.in_a_bench() if isinstance(error, OtherSettings) else error
         print(f"warpsac: {message}", file=sys.stderr)

@@ -10,10 +10,14 @@ checksum of its rows, and a checksum of itself: a flipped bit anywhere is found.
 readable with numpy alone. Dtypes that numpy does not know (bfloat16) are stored as unsigned integers of the same bits,
 with their true name in the manifest.
 
+A run on several processes writes replay.npz, replay.part1.npz, ...: each process its part of the arrays that are
+divided among them, along the `axis` that the manifest names. Read in as many processes, each reads its own parts;
+otherwise all parts are put together.
+
 The policy of every evaluation is kept in the same way, with its first file only: RUN/policies/step_000000100000.
 
-Why its own format: training runs on one host, damage must be found per file, and a replay of several GB must be
-written and read in one pass without a second copy in memory.
+Why its own format: damage must be found per file, and a replay of several GB must be written and read in one pass
+without a second copy in memory.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs.files import free_name, in_words, open_plain, read_bytes, sync_folder
 
 FORMAT = 1
+IN_PARTS = 2  # the format of checkpoints that several processes have written
 MANIFEST = "manifest.json"
 CHUNK = 16 << 20  # bytes written, read and checksummed at a time
 
@@ -48,6 +53,35 @@ _NAME = re.compile(r"(\.old-)?step_(\d{12,})")
 _TEMPORARY = ".tmp-"
 
 Arrays = Mapping[str, np.ndarray]
+Axes = Mapping[str, Mapping[str, int]]
+"""Group -> array -> the axis along which several processes have divided it."""
+
+
+@dataclass(frozen=True)
+class Peers:
+    """This process among those that save or read a checkpoint together."""
+
+    index: int = 0
+    count: int = 1
+    gather: Callable[[str], list[str]] = lambda text: [text]
+    """What each process says; all of them have to ask."""
+
+    def each(self, work: Callable[[], Any]) -> list[Any]:
+        """What the work gives in each process, as JSON; what the file system refuses to one is raised in all."""
+        if self.count == 1:
+            return [work()]
+        try:
+            said: dict[str, Any] = {"done": work()}
+        except OSError as error:
+            said = {"errno": error.errno, "error": in_words(error)}
+        found = [json.loads(text) for text in self.gather(json.dumps(said))]
+        for process, one in enumerate(found):
+            if "error" in one:
+                raise OSError(one["errno"], f"{one['error']}, in process {process}")
+        return [one["done"] for one in found]
+
+
+ALONE = Peers()
 
 
 class CheckpointError(TrainingStopped):
@@ -79,35 +113,69 @@ def save(
     info: Mapping[str, Any],
     keep: int | None,
     run: Mapping[str, Any] | None = None,
+    peers: Peers = ALONE,
+    axes: Axes | None = None,
 ) -> Path:
     """Write the checkpoint of `step`, then remove all but the newest `keep` (None: only an earlier one of that step).
-    Only the process that trains may call it.
+    Only the process that trains may call it; of several, all of them, with their parts of the arrays of `axes`.
 
     `info` and `run` must survive JSON (tuples come back as lists). If it cannot be written, CheckpointError: nothing of
     it is left behind, and the older checkpoints are as they were.
     """
     final = folder / f"step_{step:012d}"
-    temporary = folder / f"{_TEMPORARY}{final.name}-{os.getpid()}"
+    own = folder / f"{_TEMPORARY}{final.name}-{os.getpid()}"
+    first, axes = peers.index == 0, axes or {}
+    mine = groups if first else {name: groups[name] for name in groups if axes.get(name)}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{_TEMPORARY}*"):  # of a killed process
-            shutil.rmtree(leftover, ignore_errors=True)
-        _check_space(folder, groups)
-        temporary.mkdir()
-        files = {f"{name}.npz": _write_arrays(temporary / f"{name}.npz", groups[name]) for name in groups}
-        manifest = {"format": FORMAT, "step": step, "info": dict(info), "run": dict(run or {}), "files": files}
-        manifest = json.loads(json.dumps(manifest))  # as a reader will see it: {1: 2} is {"1": 2}
-        manifest["checksum"] = _manifest_checksum(manifest)
-        text = json.dumps(manifest, indent=1) + "\n"
-        _write_file(temporary / MANIFEST, lambda stream: stream.write(text.encode()))
-        sync_folder(temporary)
-        _move_into_place(temporary, final)
+        temporary = Path(peers.each(lambda: str(_begin(folder, own)) if first else "")[0])
+        written = peers.each(lambda: _write_groups(temporary, mine, peers.index, axes))
+        files = {name: entry for part in written for name, entry in part.items()}
+        peers.each(lambda: _complete(temporary, final, files, peers.count, info, run) if first else None)
     except OSError as error:
         raise CheckpointError(_failure(folder, final, groups, error)) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # after a failure or an interruption
-    prune(folder, keep)
+        if first:
+            shutil.rmtree(own, ignore_errors=True)  # after a failure or an interruption
+    if first:
+        prune(folder, keep)
     return final
+
+
+def _begin(folder: Path, temporary: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(f"{_TEMPORARY}*"):  # of a killed process
+        shutil.rmtree(leftover, ignore_errors=True)
+    temporary.mkdir()
+    return temporary
+
+
+def _write_groups(folder: Path, groups: Mapping[str, Arrays], part: int, axes: Axes) -> dict[str, Any]:
+    """A file for each group; their entries in the manifest."""
+    _check_space(folder, groups)
+    files = {_file(name, part): _write_arrays(folder / _file(name, part), groups[name]) for name in groups}
+    for name in groups:
+        for array, axis in axes.get(name, {}).items():
+            files[_file(name, part)]["arrays"][array]["axis"] = axis
+    return files
+
+
+def _file(group: str, part: int) -> str:
+    return f"{group}.part{part}.npz" if part else f"{group}.npz"
+
+
+def _complete(
+    temporary: Path, final: Path, files: Mapping[str, Any], parts: int, info: Mapping[str, Any],
+    run: Mapping[str, Any] | None,
+) -> None:  # fmt: skip
+    """The manifest, which makes it a checkpoint, and its name."""
+    manifest = {"format": FORMAT, "step": _step_of(final), "info": dict(info), "run": dict(run or {}), "files": files}
+    manifest |= {"format": IN_PARTS, "parts": parts} if parts > 1 else {}
+    manifest = json.loads(json.dumps(manifest))  # as a reader will see it: {1: 2} is {"1": 2}
+    manifest["checksum"] = _manifest_checksum(manifest)
+    text = json.dumps(manifest, indent=1) + "\n"
+    _write_file(temporary / MANIFEST, lambda stream: stream.write(text.encode()))
+    sync_folder(temporary)
+    _move_into_place(temporary, final)
 
 
 def _move_into_place(temporary: Path, final: Path) -> None:
@@ -297,7 +365,11 @@ def _set_aside(paths: Iterable[Path]) -> list[Path]:
 
 
 def newest_good(
-    folder: Path, groups: Iterable[str] | None = None, report: Callable[[str], None] = print, up_to: int | None = None
+    folder: Path,
+    groups: Iterable[str] | None = None,
+    report: Callable[[str], None] = print,
+    up_to: int | None = None,
+    peers: Peers = ALONE,
 ) -> Checkpoint | None:
     """The newest checkpoint (of step `up_to` or earlier) whose groups are intact, or None; reports damaged ones.
 
@@ -308,22 +380,28 @@ def newest_good(
         if up_to is not None and _step_of(path) > up_to:
             continue
         try:
-            return load(path, wanted)
+            return load(path, wanted, peers)
         except DamagedCheckpoint as error:
             report(f"{error}; trying the checkpoint before it")
     return None
 
 
-def load(path: Path, groups: Iterable[str] | None = None) -> Checkpoint:
-    """Read and verify the groups (default: all); DamagedCheckpoint if any is not intact."""
+def load(path: Path, groups: Iterable[str] | None = None, peers: Peers = ALONE) -> Checkpoint:
+    """Read and verify the groups (default: all); DamagedCheckpoint if any is not intact.
+
+    If as many processes have written it as now read it together, each reads its own parts alone.
+    """
     try:
         manifest = _read_manifest(path)
-        files = manifest["files"]
-        wanted = [name.removesuffix(".npz") for name in files] if groups is None else list(groups)
+        files, parts = manifest["files"], int(manifest.get("parts", 1))
+        others = {_file(name.removesuffix(".npz"), part) for name in files for part in range(1, parts)}
+        all_groups = [name.removesuffix(".npz") for name in files if name not in others]
+        wanted = all_groups if groups is None else list(groups)
         for name in wanted:
             if f"{name}.npz" not in files:
                 raise DamagedCheckpoint(f"checkpoint {path} holds no {name}")
-        arrays = {name: _read_arrays(path / f"{name}.npz", files[f"{name}.npz"]) for name in wanted}
+        own = peers.index if parts == peers.count else None
+        arrays = {name: _read_group(path, name, files, parts, own) for name in wanted}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, MemoryError) as error:
         # The checksum fits, so somebody made it so.
         raise DamagedCheckpoint(f"checkpoint {path} is damaged: {MANIFEST} does not describe its files") from error
@@ -343,13 +421,28 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         intact = False
     if not intact:
         raise DamagedCheckpoint(f"checkpoint {path} is damaged: {MANIFEST} is cut off or altered")
-    if manifest["format"] != FORMAT:
+    if manifest["format"] not in (FORMAT, IN_PARTS):
         raise DamagedCheckpoint(
-            f"checkpoint {path} has format {manifest['format']}; this version of warpsac reads {FORMAT}"
+            f"checkpoint {path} has format {manifest['format']}; this version of warpsac reads {FORMAT} and {IN_PARTS}"
         )
     if manifest["step"] != _step_of(path):
         raise DamagedCheckpoint(f"checkpoint {path} is damaged: it holds step {manifest['step']}")
     return manifest
+
+
+def _read_group(path: Path, group: str, files: Mapping[str, Any], parts: int, own: int | None) -> dict[str, np.ndarray]:
+    """The arrays of a group: those of one process, or the parts of all put together."""
+    names = [name for part in range(parts) if (name := _file(group, part)) in files]
+    if own is not None and len(names) > 1:
+        names = [_file(group, own)]
+    found = [_read_arrays(path / name, files[name]) for name in names]
+    if len(found) == 1:
+        return found[0]
+    axes = {name: entry.get("axis") for name, entry in files[names[0]]["arrays"].items()}
+    return {
+        name: first if axes[name] is None else np.concatenate([part[name] for part in found], axes[name])
+        for name, first in found[0].items()
+    }
 
 
 def _read_arrays(path: Path, entry: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ stepped      the driver of simulators stepped from Python; simulators: those on 
 fused        the driver of simulators written in JAX: one program
 evaluate     complete episodes of a policy          episodes, device_episodes: returns and lengths of episodes
 policy       a policy loaded from a run             eval_command: `warpsac eval`
+processes    one run on several of them             supervise: the parent of each, which says when one is gone
 devices      memory, compilation cache              terminal: what a user sees and sends (display, signals)
 api          the public functions
 

@@ -20,6 +20,7 @@ from warpsac.envs.tasks import EXTRAS
 from warpsac.errors import ConfigError, NotNow, OtherSettings, UserError
 from warpsac.replay.ring import RingSpec
 from warpsac.replay.sharded import AXIS
+from warpsac.training import processes
 
 Placement = Literal["device", "host"]
 
@@ -38,24 +39,52 @@ SMALL_PPO: Mapping[str, object] = {
 
 
 def spread(config: Config) -> Config:
-    """The config with as many devices as there are, if all were asked for, and the number of environments on all."""
-    count = len(jax.local_devices()) if config.devices == "all" else config.devices
+    """The config with as many devices as there are, if all were asked for, and the number of environments on all.
+
+    Several processes have at least one device each: then one device stands for all.
+    """
     target = registry.target_of(config)
-    if count > 1 and not target.jax:
+    if target.torch:
+        share_gpu_memory()  # before JAX looks for devices
+    several = processes.count()
+    here = -processes.largest(-len(jax.local_devices()))[0]  # in the process that has fewest
+    if several > 1:
+        _require_divisible(config, target.jax or target.torch, several)
+    everything = config.devices == "all" or (several > 1 and config.devices == 1)
+    count = several * here if everything else config.devices
+    assert isinstance(count, int)
+    if count > several and target.torch:
+        raise ConfigError("devices", count, f"must be {several}: a torch simulator has one in each process")
+    if count > 1 and not (target.jax or target.torch):
         raise ConfigError("devices", config.devices, f"must be 1: {config.task} is not simulated in JAX")
-    if count > len(jax.local_devices()):
-        raise ConfigError("devices", config.devices, f"JAX sees {len(jax.local_devices())} on this machine")
+    if count % several:
+        raise ConfigError("devices", count, f"must be a multiple of the {several} processes: --devices all")
+    if count > several * here:
+        where = f"each of {several} processes" if several > 1 else "this machine"
+        raise ConfigError("devices", config.devices, f"JAX sees {here} on {where}")
     envs = config.env.num_envs * (count if config.envs_per_device else 1)
     env = replace(config.env, num_envs=envs)
     return validate(replace(config, devices=count, envs_per_device=False, env=env))
 
 
+def _require_divisible(config: Config, on_device: bool, several: int) -> None:
+    if config.algo == PPO:
+        raise UserError(f"PPO trains in one process, not in {several}: algo sac can be divided")
+    if not on_device:
+        raise UserError(f"{config.task} is simulated on the host and trains in one process, not in {several}")
+    if config.replay.placement == "host":
+        raise ConfigError("replay.placement", "host", "must be auto or device on several processes")
+
+
 def mesh_of(config: Config) -> Mesh | None:
-    """The devices that a run is spread over; None for a single one."""
+    """The devices that a run is spread over, as many of each process; None for a single one."""
     assert isinstance(config.devices, int), "spread says how many"
     if config.devices == 1:
         return None
-    return Mesh(np.asarray(jax.local_devices()[: config.devices]), (AXIS,))
+    each = config.devices // processes.count()
+    owners = range(processes.count())
+    chosen = [[device for device in jax.devices() if device.process_index == owner][:each] for owner in owners]
+    return Mesh(np.asarray(chosen).reshape(-1), (AXIS,))
 
 
 def use_compilation_cache() -> None:

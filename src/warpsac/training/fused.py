@@ -22,9 +22,9 @@ from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import JaxEnv, keeps_running_away
 from warpsac.errors import ConfigError
-from warpsac.replay.ring import Ring
-from warpsac.replay.sharded import RING, along
-from warpsac.training import device_episodes, devices
+from warpsac.replay.sharded import along
+from warpsac.runs.checkpoint import Axes
+from warpsac.training import device_episodes, devices, processes
 from warpsac.training.device_episodes import DeviceEpisodes
 from warpsac.training.episodes import Episode
 from warpsac.training.evaluate import broken_evaluation, evaluation_seed
@@ -34,8 +34,10 @@ from warpsac.training.state import (
     Groups,
     TrainState,
     agent_groups,
+    fetched,
     joined,
     of_seed,
+    own_part_of,
     restored_agent,
 )
 from warpsac.training.terminal import Display
@@ -115,16 +117,9 @@ def divided(state: TrainState, num_envs: int) -> TrainState:
     """How the arrays of a state are divided over devices: those of environments [S, N, ...] by environments."""
 
     def spec(leaf: Any) -> PartitionSpec:
-        return along(1 if leaf.ndim > 1 and leaf.shape[1] == num_envs else None)
+        return processes.of_envs(leaf, num_envs)
 
-    memory = RING if isinstance(state.agent.memory, Ring) else jax.tree.map(lambda _: along(None), state.agent.memory)
-    agent = state.agent._replace(
-        learner=jax.tree.map(lambda _: along(None), state.agent.learner),
-        sums=jax.tree.map(lambda _: along(None), state.agent.sums),
-        memory=memory,
-        exploration=jax.tree.map(spec, state.agent.exploration),
-        scale=jax.tree.map(spec, state.agent.scale),
-    )
+    agent = processes.agent_specs(state.agent, num_envs)
     simulator, episodes = jax.tree.map(spec, (state.simulator, state.episodes))
     return TrainState(simulator, along(1), agent, episodes, ())  # type: ignore[arg-type]
 
@@ -185,7 +180,8 @@ class FusedDriver(Driver):
         self.keys = algorithm.streams(config.seeds)
         self._announced: set[str] = set()
         self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
-        self._shardings: Any = None  # of the state, where there are several devices
+        self._specs: Any = None  # how the state is divided, where there are several devices
+        self._shardings: Any = None
         play = functools.partial(play_episodes, algorithm.actor.best_action, evaluation_env, config.env.max_faults)
         self._play: Any = jax.jit(over_seeds(play, algorithm.seeds))
 
@@ -208,26 +204,48 @@ class FusedDriver(Driver):
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
         simulator, obs = jax.tree.map(jnp.copy, reset(reset_keys(config.seeds)))
         episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
-        agent = algorithm.init(config.seeds, self._empty_memory(obs))
+        first_obs = obs
+        if processes.spans(algorithm.mesh):
+            assert algorithm.mesh is not None
+            first_obs = processes.placed(processes.own_part(obs, 1), NamedSharding(algorithm.mesh, along(1)))
+        agent = algorithm.init(config.seeds, self._empty_memory(first_obs))
         self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
         self._place()
 
-    def _place(self) -> None:
-        """Divide the state over the devices, where there are several."""
+    def _place(self, own: bool = False) -> None:
+        """Divide the state over the devices, where there are several; `own`: it is this process's part already."""
         mesh = self.algorithm.mesh
         if mesh is None:
             return
         on_device = self.state._replace(counters=())  # type: ignore[arg-type]
-        specs = divided(on_device, self.spec.num_envs)
-        self._shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
-        self.keys = jax.device_put(self.keys, NamedSharding(mesh, PartitionSpec()))
-        placed = jax.device_put(on_device, self._shardings)
+        if self._specs is None:
+            self._specs = divided(on_device, self.spec.num_envs)
+            self._shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), self._specs)
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        if processes.spans(mesh):
+            self.keys = jax.tree.map(lambda keys: processes.placed(keys, everywhere), self.keys)
+            placed = processes.placed_by(on_device, self._specs, mesh, own)
+        else:
+            self.keys = jax.device_put(self.keys, everywhere)
+            placed = jax.device_put(on_device, self._shardings)
         self.state = placed._replace(counters=self.state.counters)
+
+    @property
+    def axes(self) -> Axes:
+        if not processes.spans(self.algorithm.mesh):
+            return {}
+        agent, envs = self.state.agent, self.spec.num_envs
+        return {
+            "interaction": processes.interaction_axes(agent, envs),
+            "env": processes.env_axes(self.state.simulator, envs),
+            "episodes": processes.env_axes(self.state.episodes, envs) | {"obs": 0},
+            "replay": processes.REPLAY_AXES,
+        }
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         """The simulator is always saved: all environments have made the same steps, whatever failed."""
         parts = agent_groups(self.algorithm, self.state.agent, with_memory)
-        simulator, obs, episodes = jax.device_get((self.state.simulator, self.state.obs, self.state.episodes))
+        simulator, obs, episodes = fetched((self.state.simulator, self.state.obs, self.state.episodes))
         for s, groups in enumerate(parts):
             groups["env"] = of_seed(simulator, s)
             groups["episodes"] = of_seed(episodes, s) | {"obs": obs[s]}
@@ -235,18 +253,31 @@ class FusedDriver(Driver):
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
         state, count = self.state, self.algorithm.devices
-        if "replay" in parts[0] and (before := np.size(parts[0]["replay"]["final_count"])) != count:
-            self.display.message(f"replay: from {before} devices to {count}")
+        several = processes.count() if processes.spans(self.algorithm.mesh) else 1
+        own = parts[0]["episodes"]["obs"].shape[0] < self.spec.num_envs  # each process has read its part
+        if "replay" in parts[0]:
+            before = np.size(parts[0]["replay"]["final_count"]) * (several if own else 1)
+            if before != count:
+                self.display.message(f"replay: from {before} devices to {count}")
+        if several > 1:
+            parts = parts if own else [own_part_of(part, self.algorithm, self.axes, where) for part in parts]
+            template = state._replace(counters=())  # type: ignore[arg-type]
+            template = template._replace(agent=template.agent._replace(memory=None))
+            specs = self._specs._replace(agent=self._specs.agent._replace(memory=None))
+            state = jax.tree.map(processes.local_shape, template, specs)
         followed = state.episodes._asdict() | {"obs": state.obs}
         followed = joined(followed, [part["episodes"] for part in parts], where)
+        agent = restored_agent(self.algorithm, state.agent, parts, where, several)
+        if agent.memory is None:  # it was not saved
+            agent = agent._replace(memory=self.state.agent.memory)
         self.state = TrainState(
             simulator=joined(state.simulator, [part["env"] for part in parts], where),
             obs=followed.pop("obs"),
-            agent=restored_agent(self.algorithm, state.agent, parts, where),
+            agent=agent,
             episodes=DeviceEpisodes(**followed),
             counters=counters,
         )
-        self._place()
+        self._place(own=True)
 
     def _empty_memory(self, obs: Array) -> Any:
         return jax.jit(self.algorithm.init_memory)(obs)
@@ -325,7 +356,10 @@ class FusedDriver(Driver):
             self._announced.add("the evaluation")
         seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
         keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
-        found = jax.device_get(self._play(self.policy(), keys))
+        policy = self.policy()
+        if processes.spans(self.algorithm.mesh):  # each process evaluates, on one of its devices
+            policy = jax.tree.map(processes.local, policy)
+        found = jax.device_get(self._play(policy, keys))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec
         if found.broken.max() >= limit:

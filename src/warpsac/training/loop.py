@@ -24,12 +24,13 @@ from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.run_folder import RunFolder, resume_command
-from warpsac.training import evaluate
+from warpsac.training import evaluate, processes
 from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
 from warpsac.training.state import Counters, Driver, info, policy_groups
 from warpsac.training.terminal import Display, Interrupted, StopSignals
 
+SAME_SIGNAL = 2.0  # seconds within which a process and its parent get one signal
 STOPPING = "stopping as soon as possible, and saving; a second signal stops at once, without saving"
 
 
@@ -57,28 +58,32 @@ class Loop:
 
     def run(self) -> Outcome:
         config = self.config
-        with StopSignals(lambda: self.display.message(STOPPING)) as signals, self._saving_on_faults():
+        twice = SAME_SIGNAL if processes.count() > 1 else 0.0
+        with StopSignals(lambda: self.display.message(STOPPING), twice) as signals, self._saving_on_faults():
             if self._due(config.eval.every):
                 self.evaluate(signals)
+            # Several processes agree between two stretches: within one they would wait for each other.
+            stop = functools.partial(self._stop, signals) if processes.count() == 1 else lambda: False
             while self.step < config.end_step and not self._stop(signals):
                 with modules.own_folder():
-                    self.driver.advance(self._stretch(), functools.partial(self._stop, signals))
+                    self.driver.advance(self._stretch(), stop)
                 if self._row_due():
                     self.log()
                 if self._due(config.eval.every):
                     self.evaluate(signals)
                 if self._due(config.checkpoint.every) and self.step < config.end_step:
                     self.save()
-            if not signals.received:
+            if not self._received(signals):
                 self.evaluate(signals)
             self.save()
+            signal = self._received(signals)
         finished = self.step >= config.end_step and self.counters.evaluated_at == self.step
         self.display.phase("done" if finished else "stopped")
         self.display.message(f"saved at step {self.step:,}")
         paths = [run.path for run in self.runs]
         if finished:
             return Outcome(paths, "finished")
-        return Outcome(paths, "signal" if signals.received else "time budget", signals.received)
+        return Outcome(paths, "signal" if signal else "time budget", signal)
 
     # --- where it stands
 
@@ -120,7 +125,12 @@ class Loop:
     def _stop(self, signals: StopSignals) -> bool:
         """Whether to stop before the end, asked after every interaction that the host sees."""
         self.display.reached(self.step)
-        return signals.received is not None or time.monotonic() - self._started >= (self.config.time_budget or math.inf)
+        over = time.monotonic() - self._started >= (self.config.time_budget or math.inf)
+        return any(processes.largest(signals.received or 0, over))
+
+    def _received(self, signals: StopSignals) -> int | None:
+        """The signal that any of the processes has received."""
+        return processes.largest(signals.received or 0)[0] or None
 
     # --- what is due between two stretches
 
@@ -146,13 +156,14 @@ class Loop:
         with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
             with modules.own_folder():
-                episodes = self.driver.evaluate(self.step, signals.check)
+                check = signals.check if processes.count() == 1 else lambda: None  # all of them, or none
+                episodes = self.driver.evaluate(self.step, check)
             results = [evaluate.result_row(found, self.task) for found in episodes]
             rows = [head | {"time/seconds": self.seconds} | row for row in results]
             self._keep_policies()  # before the rows: what a row calls the best is there
             self._write(rows)
             self.driver.count(evaluated_at=self.step)
-            for run in self.runs:
+            for run in self.runs if processes.writes() else ():
                 self._draw(run)
         self._show_phase()
 
@@ -171,7 +182,8 @@ class Loop:
         for run, found, about in zip(self.runs, groups, content, strict=True):
             for arrays in found.values():
                 self._require_finite_parameters(run, arrays)
-            policies.keep(run, self.step, found, about)
+            if processes.writes():
+                policies.keep(run, self.step, found, about)
 
     def save(self, with_simulator: bool = True) -> None:
         """One checkpoint per seed: all that is needed to continue as if nothing had happened."""
@@ -180,15 +192,17 @@ class Loop:
         keep, several = self.config.checkpoint.keep, len(self.runs) > 1
         content = info(self.driver, self.counters, self.seconds, portable_spec(self.driver.spec))
         with self._off_the_clock():
-            for run in self.runs:
+            for run in self.runs if processes.writes() else ():
                 run.rows.sync()
             snapshots = self.driver.snapshot(self._saves_memory(), with_simulator)
             for run, groups, about in zip(self.runs, snapshots, content, strict=True):
                 self._require_finite_parameters(run, groups["learner"])
                 # Killed before the other seeds are saved, all go back to the checkpoint before this one.
                 kept = max(keep, 2) if several else keep
-                checkpoint.save(run.checkpoints, self.step, groups, about, kept, run.record())
-            for run in self.runs:
+                record = run.record() if processes.writes() else None
+                together = processes.peers(), self.driver.axes
+                checkpoint.save(run.checkpoints, self.step, groups, about, kept, record, *together)
+            for run in self.runs if processes.writes() else ():
                 checkpoint.prune(run.checkpoints, keep)
         self._show_phase()
 
@@ -209,7 +223,7 @@ class Loop:
         self._last_row = (self._last_row[0], self._last_row[1] + time.monotonic() - entered)
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
-        for run, row in zip(self.runs, rows, strict=True):
+        for run, row in zip(self.runs, rows, strict=True) if processes.writes() else ():
             run.log(row)
         self.display.update(self.step, rows)
 
@@ -238,7 +252,7 @@ class Loop:
                 continue
             what = f"the loss of update {update} is not finite"
             arrays = self.driver.batch_of(update, s)
-            if arrays is not None:
+            if arrays is not None and processes.writes():
                 path = run.path / "bad_batch.npz"
                 with contextlib.suppress(OSError):  # what stopped training matters more
                     np.savez(path, **{"update": np.asarray(update), **arrays})  # type: ignore[arg-type]

@@ -8,12 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from warpsac.config.loading import validate
-from warpsac.config.resumable import changed, differences, may_change
+from warpsac.config.resumable import Changes, changed, differences, may_change
 from warpsac.config.schema import PPO, Config
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.runs.checkpoint import Checkpoint, DamagedCheckpoint
 from warpsac.runs.run_folder import RunFolder, part_of, resume_command
+from warpsac.training import processes
 from warpsac.training.loop import Loop
 from warpsac.training.state import Driver, restored_counters
 from warpsac.training.terminal import Display
@@ -65,8 +66,9 @@ def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
     limit = None
     while True:
         found = [_newest(run, limit) for run in runs]
-        limit = min(one.step for one in found)
-        if all(one.step == limit for one in found):
+        least, most = min(one.step for one in found), max(one.step for one in found)
+        limit, most = -processes.largest(-least)[0], processes.largest(most)[0]
+        if limit == most:
             for run, one in zip(runs, found, strict=True):
                 run.require_as_saved(one.run, one.path)
             _require_same_history(runs, found)
@@ -115,7 +117,9 @@ def _require_same_history(runs: Sequence[RunFolder], found: Sequence[Checkpoint]
 
 
 def _newest(run: RunFolder, limit: int | None) -> Checkpoint:
-    found = checkpoint.newest_good(run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit)
+    found = checkpoint.newest_good(
+        run.checkpoints, report=lambda line: print(line, flush=True), up_to=limit, peers=processes.peers()
+    )
     if found is None and limit is not None:
         raise UserError(f"{run.path}: no good checkpoint of step {limit:,} or before: resume the runs one by one")
     if found is None:
@@ -151,17 +155,8 @@ def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[
         loop.display.message(f"{which} from the beginning")
     else:
         loop.seconds_before = checkpoints[0].info["seconds"]
-    # Checkpoints before rows, so that none is ever ahead of its rows, whichever seeds are resumed next.
-    for s, run in enumerate(loop.runs):
-        if checkpoints:
-            checkpoint.set_aside_newer(checkpoints[s])
-        else:
-            checkpoint.set_aside_after(run.checkpoints, -1)
-    for s, run in enumerate(loop.runs):
-        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
-        step, record = (checkpoints[s].step, checkpoints[s].run) if checkpoints else (-1, None)
-        changes = run.resume(step, meta, config, record, loop.display.message)
-        checkpoint.set_aside_after(run.policies, step)
+    processes.largest(0)  # all have read what is moved aside now
+    changes = _resume_files(loop, checkpoints, meta) if processes.writes() else {}
     _keep_one_evaluation(loop)
     if checkpoints:
         over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""
@@ -175,6 +170,22 @@ def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[
         loop.display.message(f"changed: {', '.join(listed)}")
         if config.algo != PPO and not changes.keys().isdisjoint(SCHEDULE):
             loop.display.message(_rate_note(before, config, loop.counters.updates))
+
+
+def _resume_files(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[str, Any]) -> Changes:
+    """What the resume changes in the settings."""
+    # Checkpoints before rows, so that none is ever ahead of its rows, whichever seeds are resumed next.
+    for s, run in enumerate(loop.runs):
+        if checkpoints:
+            checkpoint.set_aside_newer(checkpoints[s])
+        else:
+            checkpoint.set_aside_after(run.checkpoints, -1)
+    for s, run in enumerate(loop.runs):
+        # Before the first checkpoint there was nothing: then the row of step 0 is moved aside too.
+        step, record = (checkpoints[s].step, checkpoints[s].run) if checkpoints else (-1, None)
+        changes = run.resume(step, meta, loop.config, record, loop.display.message)
+        checkpoint.set_aside_after(run.policies, step)
+    return changes
 
 
 def _rate_note(before: Config, now: Config, updates: int) -> str:
@@ -195,9 +206,10 @@ def _keep_one_evaluation(loop: Loop) -> None:
     It may have been made after the checkpoint, for some of the seeds only, or the files were damaged since.
     """
     evaluated = loop.counters.evaluated_at == loop.step
-    if evaluated and all(run.rows.has_evaluation(loop.step) for run in loop.runs):
+    there = processes.writes() and all(run.rows.has_evaluation(loop.step) for run in loop.runs)
+    if evaluated and processes.largest(there)[0]:
         return
-    for run in loop.runs:
+    for run in loop.runs if processes.writes() else ():
         run.rows.set_evaluation_aside(loop.step)
     if evaluated:
         loop.driver.count(evaluated_at=None)

@@ -9,23 +9,26 @@ are cut, and training continues with new ones.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import EnvSpec, HostStep, keeps_running_away
 from warpsac.envs.host.vector import SeedEnvs, reset_seed
 from warpsac.errors import ConfigError, TrainingStopped, in_a_line
-from warpsac.training import device_episodes, devices
+from warpsac.training import device_episodes, devices, processes
 from warpsac.training.device_episodes import DeviceEpisodes
 from warpsac.training.episodes import HostEpisodes
 from warpsac.training.evaluate import evaluation_seed
-from warpsac.training.state import Groups, joined, of_seed
+from warpsac.training.state import Groups, fetched, joined, of_seed
 from warpsac.types import Array
 
 
@@ -103,6 +106,11 @@ class HostSimulators:
 
     # --- checkpoints
 
+    @property
+    def curriculum_axes(self) -> dict[str, int]:
+        """Of the arrays of a curriculum that are divided among processes."""
+        return {}
+
     def groups(self, obs: Array, episodes: Any, with_simulator: bool) -> list[Groups]:
         """What a checkpoint keeps of the simulators and episodes of each seed."""
         parts: list[Groups] = []
@@ -135,6 +143,13 @@ class HostSimulators:
 
 
 class TorchSimulators(HostSimulators):
+    """Of several processes each has a simulator with its share of the environments; arrays are those of all."""
+
+    def __init__(self, config: Config, to_close: contextlib.ExitStack, resumed: bool = False):
+        self._mesh = devices.mesh_of(config)
+        super().__init__(config, to_close, resumed)
+        self.spec = dataclasses.replace(self.spec, num_envs=config.env.num_envs)
+
     def _make(self) -> SeedEnvs:
         config = self.config
         devices.share_gpu_memory()
@@ -156,7 +171,8 @@ class TorchSimulators(HostSimulators):
         return SeedEnvs(self._sets, f"lockstep, in torch on {self._sets[0].device}", _stack, from_jax)
 
     def _make_set(self, seed: int) -> Any:
-        made = registry.make_torch(registry.target_of(self.config), self.config.env.num_envs, self.config.env, seed)
+        count = self.config.env.num_envs // processes.count()
+        made = registry.make_torch(registry.target_of(self.config), count, self.config.env, _own_seed(seed))
         self.to_close.callback(made.close)
         return made
 
@@ -165,7 +181,9 @@ class TorchSimulators(HostSimulators):
         return [*super().notes, *self._sets[0].notes]
 
     def reset(self, interaction: int | None = None) -> Array:
-        obs = super().reset(interaction)
+        seeds = self.config.seeds
+        started = seeds if interaction is None else [reset_seed(seed, interaction) for seed in seeds]
+        obs = self._of_all(self.envs.reset([_own_seed(seed) for seed in started]))
         for one in self._sets if self.config.env.stagger else ():
             one.stagger()
         if interaction is not None:
@@ -179,12 +197,28 @@ class TorchSimulators(HostSimulators):
 
     def step(self, action: Array, episodes: DeviceEpisodes) -> tuple[HostStep, DeviceEpisodes]:
         """The action is not read here: that would wait for the device."""
-        self.envs.send(action)
+        self.envs.send(action if self._mesh is None else action.addressable_data(0))
         step = self.envs.recv()
-        return step, _follow(episodes, step.result)
+        if self._mesh is not None:
+            step = step._replace(result=jax.tree.map(self._of_all, step.result))
+        return step, self._follow(episodes, step.result)
+
+    def _of_all(self, array: Array) -> Array:
+        """The array of all processes."""
+        return array if self._mesh is None else processes.joined_envs(array, self._mesh)
+
+    @functools.cached_property
+    def _follow(self) -> Any:
+        if self._mesh is None:
+            return _follow
+        follow, mesh, envs = device_episodes.follow_episodes, self._mesh, self.spec.num_envs
+        specs = jax.tree.map(lambda leaf: processes.of_envs(leaf, envs), self.no_episodes())
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs)
+        return jax.jit(follow, donate_argnums=0, out_shardings=shardings)
 
     def no_episodes(self) -> DeviceEpisodes:
-        return device_episodes.no_episodes(len(self.config.seeds), self.spec.num_envs)
+        none = device_episodes.no_episodes(len(self.config.seeds), self.spec.num_envs)
+        return none if self._mesh is None else processes.placed_by_envs(none, self._mesh, self.spec.num_envs)
 
     def episode_rows(self, episodes: DeviceEpisodes) -> tuple[list[dict[str, float]], DeviceEpisodes]:
         longest, episodes = device_episodes.longest_fault(episodes)
@@ -210,15 +244,19 @@ class TorchSimulators(HostSimulators):
         return self.spec.single
 
     def groups(self, obs: Array, episodes: DeviceEpisodes, with_simulator: bool) -> list[Groups]:
-        fetched, parts = jax.device_get(episodes), []
+        read, parts = fetched(episodes), []
         for s, one in enumerate(self._sets):
             curriculum = one.curriculum()
-            groups = {"episodes": of_seed(fetched, s)}
+            groups = {"episodes": of_seed(read, s)}
             parts.append(groups | {"curriculum": curriculum} if curriculum else groups)
         return parts
 
+    @property
+    def curriculum_axes(self) -> dict[str, int]:
+        return dict.fromkeys(self._sets[0].curriculum(), 0)
+
     def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
-        episodes = joined(self.no_episodes(), [part["episodes"] for part in parts], "checkpoint")
+        episodes = self._restored_episodes([part["episodes"] for part in parts])
         # A checkpoint of a simulator that kept failing: its faults must not stop the resumed run at its first row.
         _, episodes = device_episodes.longest_fault(episodes)
         for one, part in zip(self._sets, parts, strict=True):
@@ -227,8 +265,21 @@ class TorchSimulators(HostSimulators):
         self.report("a torch simulator's state cannot be saved: running episodes are cut")
         return obs, episodes, False
 
+    def _restored_episodes(self, parts: Sequence[Any]) -> DeviceEpisodes:
+        none, mesh = self.no_episodes(), self._mesh
+        if mesh is None:
+            return joined(none, parts, "checkpoint")
+        specs = jax.tree.map(lambda leaf: processes.of_envs(leaf, self.spec.num_envs), none)
+        own = joined(jax.tree.map(processes.local_shape, none, specs), parts, "checkpoint")
+        return processes.placed_by(own, specs, mesh, own=True)
+
     def restart(self, interaction: int, episodes: DeviceEpisodes) -> tuple[Array, DeviceEpisodes]:
         return self.reset(interaction), device_episodes.forget_running(episodes)
+
+
+def _own_seed(seed: int) -> int:
+    """The seed of this process's environments: each has others."""
+    return reset_seed(seed, processes.index(), attempt=1) if processes.index() else seed
 
 
 _follow: Any = jax.jit(device_episodes.follow_episodes, donate_argnums=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
-from warpsac.training import devices, warm_start
+from warpsac.training import devices, processes, supervise, warm_start
 from warpsac.training.devices import Placement
 from warpsac.training.loop import Loop, Outcome
 from warpsac.training.resuming import (
@@ -36,7 +37,7 @@ from warpsac.training.resuming import (
     resume_folders,
 )
 from warpsac.training.state import Driver
-from warpsac.training.terminal import Display, Terminated
+from warpsac.training.terminal import Display, Terminated, to_nowhere
 from warpsac.types import Symmetry
 
 __all__ = ["Outcome", "resume", "train"]
@@ -45,6 +46,7 @@ __all__ = ["Outcome", "resume", "train"]
 def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = devices.spread(validate(config))
+    processes.require_same(config)
     registry.require_effect(config)
     if config.env.motion is not None:
         motion.clip_files(config.env.motion)  # before a simulator is imported
@@ -70,12 +72,16 @@ def resume(
     if not runs:
         raise UserError("resume needs at least one run folder")
     with contextlib.ExitStack() as locked:
+        if registry.target_of(runs[0].config).torch:
+            devices.share_gpu_memory()  # before JAX looks for devices
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
-            run.lock()
+            if processes.writes():
+                run.lock()
             locked.callback(run.close)
         changed = {note for run in runs for note in run.follow(moved_motion)}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = devices.spread(common_config(runs, settings, time_budget))
+        processes.require_same(config)
         checkpoints = find_checkpoints(runs)
         if checkpoints is None:  # it begins again
             runs[0].require_named("init_from")
@@ -103,6 +109,8 @@ def prepared(
     """
     target = registry.target_of(config)
     symmetry = find_symmetry(config, resumed)
+    if config.init_from and not checkpoints and processes.count() > 1:
+        raise ConfigError("init_from", config.init_from, "a run on several processes starts without one")
     source = warm_start.find(config) if config.init_from and not checkpoints else None
     if source:
         config = dataclasses.replace(config, init_step=source[1].step)  # what "best" and "last" mean may change
@@ -121,11 +129,16 @@ def prepared(
             to_close.callback(run.close)
         for seed in () if resumed else config.seeds:
             name = run_folder.run_name(config, seed)
-            runs.append(run_folder.create(config.out, name, config, seed, meta, mapping))
+            create = functools.partial(run_folder.create, config.out, name, config, seed, meta, mapping)
+            runs.append(processes.made_by_first(create, lambda run: run.path, run_folder.open_run))
             to_close.callback(runs[-1].close)
+        supervise.tell([run.path for run in runs])
         with _recording_failures(runs):
             display = Display(
-                config.last_step, f"{target.name} · {config.variant}", checkpoints[0].step if checkpoints else 0
+                config.last_step,
+                f"{target.name} · {config.variant}",
+                checkpoints[0].step if checkpoints else 0,
+                console=None if processes.writes() else to_nowhere(to_close),
             )
             to_close.callback(display.close)
             device = devices.describe_device(driver.algorithm.devices)
@@ -155,7 +168,7 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
     except (Exception, SystemExit) as error:
-        reason = _explained(error)
+        reason = _explained(error, runs)
         for run in runs:
             run.record_failure(str(reason) if isinstance(reason, TrainingStopped) else in_a_line(reason))
         if reason is error:
@@ -163,12 +176,14 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
         raise reason from error
 
 
-def _explained(error: BaseException) -> BaseException:
+def _explained(error: BaseException, runs: Sequence[RunFolder]) -> BaseException:
     """A call of sys.exit must not look like success, and XLA's own page about memory becomes a line."""
     if isinstance(error, SystemExit):
         return exited(error)
     if isinstance(error, jax.errors.JaxRuntimeError) and "out of memory" in str(error).lower():
         return TrainingStopped(f"out of memory ({in_a_line(error)[:200]}); smaller settings may fit")
+    if processes.is_lost(error):
+        return processes.Lost(error, supervise.how_to_go_on([run.path for run in runs]))
     return error
 
 
@@ -201,8 +216,9 @@ def make_driver(
     from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
-    algorithm = make_algorithm(config, simulators.spec, symmetry)
-    placement = _placement(algorithm, config, config.replay.placement)
+    mesh = devices.mesh_of(config) if target.torch else None
+    algorithm = make_algorithm(config, simulators.spec, symmetry, mesh)
+    placement = _placement(algorithm, config, config.replay.placement if mesh is None else "device")
     return SteppedDriver(config, algorithm, simulators, placement), placement
 
 

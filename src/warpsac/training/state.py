@@ -22,7 +22,8 @@ from warpsac.errors import UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import Ring, RingSpec
 from warpsac.replay.sharded import resharded
-from warpsac.runs.checkpoint import Checkpoint
+from warpsac.runs.checkpoint import Axes, Checkpoint
+from warpsac.training import processes
 from warpsac.training.episodes import Episode
 from warpsac.training.terminal import Display
 from warpsac.types import Array
@@ -72,6 +73,11 @@ class Driver(abc.ABC):
     """What a user should know about the simulators, one line each."""
     keys: Any
     """The roots of the algorithm's random streams."""
+
+    @property
+    def axes(self) -> Axes:
+        """Of the arrays of a snapshot that are divided among processes."""
+        return {}
 
     @abc.abstractmethod
     def init(self, display: Display) -> None:
@@ -137,23 +143,29 @@ def _arrays_of(memory: Any) -> Any:
 
 
 def agent_groups(algorithm: Algorithm, agent: AgentState, with_memory: bool) -> list[Groups]:
-    """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed."""
+    """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed. Of
+    several processes: the parts that this one has."""
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     policies = algorithm.policies(agent.learner, agent.scale)
-    trees = jax.device_get(policies | {"learner": agent.learner, "interaction": carried})
+    trees = fetched(policies | {"learner": agent.learner, "interaction": carried})
     parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
     ring = algorithm.ring if with_memory else None
     if ring is not None:
-        fetched = jax.device_get(_arrays_of(agent.memory))
+        memory = fetched(_arrays_of(agent.memory))
         for s, groups in enumerate(parts):
-            groups["replay"] = take_seed(fetched, ring, s, algorithm.devices)
+            groups["replay"] = take_seed(memory, ring, s, algorithm.devices)
     return parts
 
 
 def policy_groups(algorithm: Algorithm, agent: AgentState) -> list[Groups]:
     """Each seed's policies alone."""
-    trees = jax.device_get(algorithm.policies(agent.learner, agent.scale))
+    trees = fetched(algorithm.policies(agent.learner, agent.scale))
     return [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
+
+
+def fetched(tree: Any) -> Any:
+    """The arrays on the host, as far as they are on this process's devices."""
+    return jax.device_get(jax.tree.map(processes.local, tree))
 
 
 def of_seed(tree: Any, s: int) -> dict[str, np.ndarray]:
@@ -186,23 +198,42 @@ def restored_counters(checkpoint: Checkpoint) -> Counters:
     )
 
 
-def restored_agent(algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str) -> AgentState:
-    """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one."""
-    ring = algorithm.ring
+def restored_agent(
+    algorithm: Algorithm, agent: AgentState, parts: Sequence[Groups], where: str, several: int = 1
+) -> AgentState:
+    """An agent like `agent` from the groups of all seeds; its memory only if every seed saved one. Of several
+    processes: from the part that one of them has."""
+    ring = None if algorithm.ring is None else algorithm.ring.part(several)
     learner = joined(agent.learner, [part["learner"] for part in parts], where)
     carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     carried = joined(carried, [part["interaction"] for part in parts], where)
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):
-        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices)
+        saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices // several)
         memory = HostRing(ring, saved) if isinstance(memory, HostRing) else jax.tree.map(jnp.asarray, saved)
     return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
 
 
+def own_part_of(groups: Groups, algorithm: Algorithm, axes: Axes, where: str) -> Groups:
+    """What one of several processes restores of a whole checkpoint, written by another number of them."""
+    groups = dict(groups)
+    if "replay" in groups and algorithm.ring is not None:
+        try:
+            before = np.size(groups["replay"]["final_count"])
+            groups["replay"] = resharded(groups["replay"], algorithm.ring, before, algorithm.devices)
+        except (KeyError, ValueError, IndexError):
+            raise UserError(f"{where}: its replay does not fit the run's settings") from None
+    return processes.own_groups(groups, axes)
+
+
 def joined(template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
     """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
-    one = jax.tree.map(lambda leaf: leaf[0], template)
+    one = jax.tree.map(_of_one_seed, template)
     return stacked([restore(one, part, where) for part in parts])
+
+
+def _of_one_seed(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf[0]
 
 
 # --- one seed's part of a replay ring; only what was filled is kept
@@ -215,7 +246,8 @@ def _filled(spec: RingSpec, count: int, final_count: int) -> tuple[int, int]:
 
 def take_seed(ring: Ring, spec: RingSpec, seed: int, devices: int = 1) -> dict[str, np.ndarray]:
     """The arrays of the seed at position `seed`; of several devices with a counter for each (`replay.sharded`)."""
-    final_count, oldest = (np.reshape(counter, (devices, -1))[:, seed] for counter in (ring.final_count, ring.oldest))
+    seeds = ring.obs.shape[1]
+    final_count, oldest = (np.reshape(counter, (-1, seeds))[:, seed] for counter in (ring.final_count, ring.oldest))
     rows, finals = _filled(spec, int(ring.count), int(final_count[0]))
     if devices == 1:
         final_count, oldest = final_count[0], oldest[0]
@@ -269,7 +301,7 @@ def flatten(tree: Any) -> dict[str, np.ndarray]:
     """The leaves of a pytree as arrays on the host, by path ("actor/blocks/0/w1"); keys as their data."""
     arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        name = _leaf_name(path)
+        name = processes.leaf_name(path)
         if name in arrays:
             raise ValueError(f"two leaves are both named {name}")
         arrays[name] = np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
@@ -283,7 +315,7 @@ def restore(template: Any, arrays: Mapping[str, np.ndarray], where: str) -> Any:
     numbers, numpy scalars; numpy arrays for numpy arrays and for jax.ShapeDtypeStruct.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(template)
-    names = [_leaf_name(path) for path, _ in leaves]
+    names = [processes.leaf_name(path) for path, _ in leaves]
     surplus = sorted(set(arrays) - set(names))
     if surplus:
         raise UserError(f"{where}: unexpected array {surplus[0]}; was it saved with other settings?")
@@ -309,10 +341,6 @@ def _like(leaf: Any, array: np.ndarray, where: str) -> Any:
     if isinstance(leaf, np.generic):
         return array[()]
     return array.item() if isinstance(leaf, (bool, int, float)) else array
-
-
-def _leaf_name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/") or "value"
 
 
 def _is_key(leaf: Any) -> bool:

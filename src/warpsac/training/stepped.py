@@ -22,13 +22,16 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from warpsac.agents.algorithm import Algorithm, over_seeds
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
-from warpsac.training import evaluate
+from warpsac.replay.sharded import RING, along
+from warpsac.runs.checkpoint import Axes
+from warpsac.training import evaluate, processes
 from warpsac.training.devices import Placement
 from warpsac.training.episodes import Episode
 from warpsac.training.simulators import HostSimulators
@@ -38,6 +41,7 @@ from warpsac.training.state import (
     Groups,
     TrainState,
     agent_groups,
+    own_part_of,
     restored_agent,
 )
 from warpsac.training.terminal import Display
@@ -120,7 +124,7 @@ def compile_programs(algorithm: Algorithm) -> Programs:
     def act(policy: Any, exploration: Any, scale: Any, obs: Array, keys: Any, counter: Array) -> Any:
         """Actions to remember, those for the simulator if they differ, exploration, and the next interaction's number:
         then it need not be sent."""
-        action, exploration = algorithm.act(policy, exploration, scale, obs, keys, counter)
+        action, exploration = pinned(algorithm.act(policy, exploration, scale, obs, keys, counter))
         sent = algorithm.to_simulator(action)
         return action, None if sent is action else sent, exploration, counter + 1
 
@@ -129,7 +133,14 @@ def compile_programs(algorithm: Algorithm) -> Programs:
     ) -> Any:
         """Also the observations of the step, which are what to act on next."""
         result = unpack(step) if isinstance(step, PackedArrays) else step
-        return *algorithm.remember(memory, scale, obs, action, result, restart, following - 1), result.obs
+        memory, scale = algorithm.remember(memory, scale, obs, action, result, restart, following - 1)
+        return memory, pinned(scale), result.obs
+
+    def pinned(tree: Any) -> Any:
+        """Divided over devices by environments, where there are several; the compiler might choose otherwise."""
+        if algorithm.mesh is None or algorithm.ring is None:
+            return tree
+        return constrained(tree, algorithm.mesh, algorithm.ring.num_envs)
 
     sac = algorithm if isinstance(algorithm, Sac) else None
     return Programs(
@@ -145,6 +156,13 @@ def compile_programs(algorithm: Algorithm) -> Programs:
         observe=jax.jit(sac.observe_rewards, donate_argnums=0) if sac else None,
         sample_keys=jax.jit(sac.sample_keys) if sac else None,
     )
+
+
+def constrained(tree: Any, mesh: Mesh, num_envs: int) -> Any:
+    def constrain(leaf: Any) -> Any:
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, processes.of_envs(leaf, num_envs)))
+
+    return jax.tree.map(constrain, tree)
 
 
 class SteppedDriver(Driver):
@@ -171,6 +189,9 @@ class SteppedDriver(Driver):
         self.display, self.simulators.report = display, display.message
         obs = self._first_obs
         agent = self.algorithm.init(self.config.seeds, self._empty_memory(obs))
+        if (mesh := self.algorithm.mesh) is not None:
+            agent = processes.placed_by(agent, processes.agent_specs(agent, self.spec.num_envs), mesh)
+            self.keys = processes.placed_by(self.keys, jax.tree.map(lambda _: along(None), self.keys), mesh)
         counters = Counters(learning_from=self.config.first_learning)
         self.state = TrainState(None, obs, agent, self.simulators.no_episodes(), counters)
 
@@ -178,6 +199,18 @@ class SteppedDriver(Driver):
         if self._host_memory:
             return HostRing.init(self._host_memory.ring, obs)
         return jax.jit(self.algorithm.init_memory)(obs)
+
+    @property
+    def axes(self) -> Axes:
+        if self.algorithm.mesh is None:
+            return {}
+        agent, envs = self.state.agent, self.spec.num_envs
+        return {
+            "interaction": processes.interaction_axes(agent, envs),
+            "episodes": processes.env_axes(self.state.episodes, envs),
+            "curriculum": self.simulators.curriculum_axes,
+            "replay": processes.REPLAY_AXES,
+        }
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:
         _, obs, agent, episodes, _ = self.state
@@ -187,11 +220,27 @@ class SteppedDriver(Driver):
 
     def restore(self, parts: Sequence[Groups], counters: Counters, where: str) -> None:
         """Continue from a checkpoint of all seeds; where the simulator cannot, its running episodes are cut."""
-        agent = restored_agent(self.algorithm, self.state.agent, parts, where)
+        if (mesh := self.algorithm.mesh) is None:
+            agent = restored_agent(self.algorithm, self.state.agent, parts, where)
+        else:
+            parts, agent = self._restored_part(parts, mesh, where)
         obs, episodes, exact = self.simulators.restore(parts, counters.interaction)
         self.state = TrainState(None, obs, agent, episodes, counters)
         if not exact:
             self._cut(obs)
+
+    def _restored_part(self, parts: Sequence[Groups], mesh: Mesh, where: str) -> tuple[Sequence[Groups], Any]:
+        """What this process restores, and the agent of all of them."""
+        envs, memory = self.spec.num_envs, self.state.agent.memory
+        if len(parts[0]["episodes"]["total"]) == envs:
+            parts = [own_part_of(part, self.algorithm, self.axes, where) for part in parts]
+        rest = self.state.agent._replace(memory=None)
+        specs = processes.agent_specs(rest, envs)
+        template = jax.tree.map(processes.local_shape, rest, specs)
+        agent = restored_agent(self.algorithm, template, parts, where, processes.count())
+        specs = specs._replace(memory=None if agent.memory is None else RING)
+        agent = processes.placed_by(agent, specs, mesh, own=True)
+        return parts, agent if agent.memory is not None else agent._replace(memory=memory)
 
     # --- one interaction
 
@@ -328,6 +377,8 @@ class SteppedDriver(Driver):
     def evaluate(self, step: int, on_step: Callable[[], None]) -> list[list[Episode]]:
         """Complete episodes of each seed's policy, all seeds at once."""
         config, policy = self.config, self.policy()
+        if self.algorithm.mesh is not None:  # each process evaluates, on its own device
+            policy = jax.tree.map(processes.local, policy)
         try:
             with self.simulators.evaluation() as envs:
                 return evaluate.run_episodes_of_seeds(

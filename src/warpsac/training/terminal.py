@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 import signal
 import socket
 import sys
@@ -41,6 +42,11 @@ def print_anything() -> None:
     """Let a terminal or log file show a question mark for what it has no character for: not all use UTF-8."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+
+
+def to_nowhere(to_close: contextlib.ExitStack) -> Console:
+    """For all processes of a run but the one that speaks for them."""
+    return Console(file=to_close.enter_context(open(os.devnull, "w")))
 
 
 class Display:
@@ -357,10 +363,12 @@ def _answered(acknowledge: Callable[[], None]) -> Iterator[None]:
 
 
 class StopSignals:
-    """While entered, `received` is the number of the first such signal, or None."""
+    """While entered, `received` is the number of the first such signal, or None. What comes within `twice` seconds of
+    it is the same one: a scheduler signals a process and its parent, which passes it on."""
 
-    def __init__(self, acknowledge: Callable[[], None] | None = None) -> None:
+    def __init__(self, acknowledge: Callable[[], None] | None = None, twice: float = 0.0) -> None:
         self.received: int | None = None
+        self._twice, self._since = twice, 0.0
         self._acknowledge = acknowledge
         self._entered = contextlib.ExitStack()
 
@@ -379,5 +387,7 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
+            if time.monotonic() - self._since < self._twice:
+                return
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        self.received = number
+        self.received, self._since = number, time.monotonic()

@@ -18,6 +18,7 @@ from warpsac.agents.algorithm import (
     MetricSums,
     RewardScale,
     add_metrics,
+    everywhere,
     mean_rows,
     over_devices,
     over_seeds,
@@ -313,8 +314,8 @@ class Sac:
         """One update of every seed on its minibatch."""
         factor = over_seeds(lambda one: one.factor(self.actor.config.value_limit), self.seeds)(scale)
         one = over_seeds(functools.partial(self.update_one, actor_turn=actor_turn), self.seeds)
-        everywhere = over_devices(one, self.mesh, (SAME, self.rows, SAME, SAME), SAME)
-        learner, metrics = everywhere(learner, batch, factor, keys.noise)
+        on_all = over_devices(one, self.mesh, (SAME, self.rows, SAME, SAME), SAME)
+        learner, metrics = on_all(learner, batch, factor, keys.noise)
         return learner, add_metrics(sums, metrics)
 
     def update_one(
@@ -364,7 +365,8 @@ class Sac:
 
     def metrics(self, memory: Ring, scale: Any, sums: MetricSums) -> list[dict[str, float]]:
         factors = _reward_scales(scale, self.actor.config.value_limit)
-        sums, factors, count, oldest = jax.device_get((sums, factors, memory.count, memory.oldest))
+        oldest = everywhere(memory.oldest, self.mesh)
+        sums, factors, count, oldest = jax.device_get((sums, factors, memory.count, oldest))
         ages = replay.available_ages(memory._replace(count=count, oldest=oldest), self.part, np)
         ages = ages.reshape(self.devices, self.seeds).min(0)
         reach = effective_length(self.law, ages)
