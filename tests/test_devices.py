@@ -7,6 +7,7 @@ in a process of their own (`test_on_virtual_devices`).
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -24,6 +25,7 @@ import jax_envs
 import quick
 from common import fused_driver
 from runs import assert_same_run, rows_of, state_of, tiny
+from test_benchmarks import load
 from test_sac import random_batch
 from warpsac.agents.algorithm import stacked
 from warpsac.agents.sac.algorithm import Sac
@@ -174,6 +176,8 @@ def test_nothing_of_the_size_of_the_ring_is_moved_or_copied() -> None:
     driver = driver_on(4, settings(replay={"capacity": 80_000}), walk=True)
     driver.advance(driver.config.first_learning)
     driver.advance(4)
+    driver.rows()  # sums that begin again lie where they were: nothing is compiled again
+    driver.advance(4)
     assert driver.traces() == {"collect": 1, "learn": 1}
     text, ring = driver.lower(learning=True).compile().as_text(), driver.state.agent.memory
     kinds = ("all-reduce", "all-gather", "all-to-all", "collective-permute")
@@ -183,6 +187,20 @@ def test_nothing_of_the_size_of_the_ring_is_moved_or_copied() -> None:
     assert not any(moved.values()), moved
     part = ",".join(map(str, (ring.obs.shape[0], 1, 2, 2)))
     assert not re.search(rf"f32\[{part}\]\S* copy\(", text)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_the_benchmark_counts_what_devices_add(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--json --tiny --num-envs 64 --capacity 64000 --batch 64 --devices 2 --steps 1 --rounds 1"
+    load("devices").main(words.split())
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["rows"]
+    assert set(row["collectives"]) == {"all-reduce"}
+    assert (row["devices"], row["ring_copies"], row["ratio"]) == (2, 0, 1.0)
+    # Gradients of both networks in float32 are reduced at least.
+    assert row["reduced_mb"] > 0.01
+    assert [entry["gpus"] for entry in report["model"]] == [2, 4, 8, 64]
 
 
 @pytest.mark.virtual
@@ -211,15 +229,97 @@ def test_a_run_is_resumed_on_another_number_of_devices(tmp_path: Path, capsys: p
     assert "replay: from 4 devices to 2" in capsys.readouterr().out
 
 
+# --- seeds of a simulator on the host, divided over devices
+
+
+HALF, WHOLE = 96, 150
+
+
+def four_seeds(out: Path, **changes: Any) -> Config:
+    """Two learners of each seed: programs of these settings are compiled once for all tests below."""
+    config = tiny(out, variant="auto", seeds=(1, 2, 3, 4), total_steps=WHOLE, auto={"arms": ("warpsac-l", "warpsac-a")})
+    return override(config, {"devices": 2, **changes})
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return start.train(four_seeds(tmp_path_factory.mktemp("one"), devices=1)).runs
+
+
+def assert_close_runs(runs: list[Path], others: list[Path]) -> None:
+    """All state of each seed to 1e-5; what was drawn or counted exactly."""
+    for mine, theirs in zip(map(state_of, runs), map(state_of, others), strict=True):
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            if mine[name].dtype.kind == "f":
+                np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-5, err_msg=name)
+            else:
+                np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_seeds_on_several_devices_are_those_of_one(
+    on_one_device: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where they stop half way: resumed on as many devices bit for bit, and on another number."""
+    uninterrupted = start.train(four_seeds(tmp_path / "whole")).runs
+    said = capsys.readouterr().out
+    assert "device: 2 x CPU" in said
+    assert "learners: 2 of 4 seeds on each device" in said
+    assert_close_runs(uninterrupted, on_one_device)
+    for count in (2, 1):
+        stopped = start.train(four_seeds(tmp_path / str(count), stop_at=HALF)).runs
+        resumed = start.resume(stopped, stop_at=WHOLE, devices=count).runs
+        if count == 2:
+            for one, other in zip(uninterrupted, resumed, strict=True):
+                assert_same_run(one, other, (HALF,))
+        assert_close_runs(resumed, on_one_device)
+    with pytest.raises(ConfigError, match=r"devices = 2: must divide the number of seeds, 1"):
+        start.resume(resumed[:1], total_steps=2 * WHOLE, devices=2)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_seeds_on_several_devices_with_replay_on_the_host(on_one_device: list[Path], tmp_path: Path) -> None:
+    assert_close_runs(start.train(four_seeds(tmp_path, replay={"placement": "host"})).runs, on_one_device)
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_seeds_on_several_devices_exchange_nothing_and_compile_once(tmp_path: Path) -> None:
+    with start.prepared(devices.spread(four_seeds(tmp_path))) as loop:
+        driver: Any = loop.driver
+        driver.advance(driver.config.first_learning + 3)
+        before = driver.programs.traces()
+        loop.log()
+        driver.advance(6)
+        assert driver.programs.traces() == before
+        agent, keys = driver.state.agent, driver.keys
+        assert len(agent.learner.updates.sharding.device_set) == 2
+        assert agent.memory.obs.addressable_shards[0].data.shape[1] == 2  # seeds
+        batches = driver.programs.sample(agent.memory, driver._device_obs[1], keys, agent.learner.updates)
+        lowered = driver.programs.learn[0].lower(agent.learner, agent.scale, agent.sums, batches, keys)
+        assert not re.search("all-(reduce|gather|to-all)|collective-permute", lowered.compile().as_text())
+
+
 @pytest.mark.virtual
 @on_virtual
 def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"env.num_envs = 8: must be a multiple of devices = 3"):
-        settings(devices=3)
+        devices.spread(settings(devices=3))
+    with pytest.raises(ConfigError, match=r"replay.batch_size = 18: must be a multiple of devices = 8"):
+        devices.spread(settings(devices="all", replay={"batch_size": 18}))
     with pytest.raises(ConfigError, match=r"devices = 16: JAX sees 8 on this machine"):
         start.train(dataclasses.replace(settings(devices=16, env={"num_envs": 16}), out=str(tmp_path)))
-    with pytest.raises(ConfigError, match=r"devices = 2: must be 1: probe-point is not simulated in JAX"):
-        start.train(dataclasses.replace(settings(devices=2, task="probe-point"), out=str(tmp_path)))
+    on_host = settings(task="probe-point", devices=2, seeds=(1, 2, 3))
+    with pytest.raises(ConfigError, match=r"devices = 2: must divide the number of seeds, 3: each device"):
+        start.train(dataclasses.replace(on_host, out=str(tmp_path)))
+    with pytest.raises(ConfigError, match=r"envs_per_device = True: leave it out: probe-point is not simulated in JAX"):
+        devices.spread(dataclasses.replace(on_host, devices=3, envs_per_device=True))
+    with pytest.raises(ConfigError, match=r"devices = 2: must be 1: probe-torch is simulated in torch"):
+        devices.spread(settings(task="probe-torch", devices=2, seeds=(1, 2)))
+    assert devices.spread(dataclasses.replace(on_host, devices="all")).devices == 3
     assert not list(tmp_path.iterdir())
     whole = settings(
         devices="all", envs_per_device=True, learning_starts=256, total_steps=512, replay={"capacity": 640}

@@ -1,4 +1,4 @@
-"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, motion, check-env."""
+"""The command line: train, eval, play, export, sim2sim, bench, report, tasks, pretrained, motion, check-env."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from warpsac.config.loading import from_json, parse, validate, whole_number
-from warpsac.config.provenance import own_version
+from warpsac.config.provenance import installed
 from warpsac.config.resumable import CHANGEABLE
 from warpsac.config.schema import CheckpointConfig, Config, Count, Devices, EnvConfig, EvalConfig, LogConfig, Positive
 from warpsac.envs import modules, registry
@@ -49,11 +49,12 @@ Soft actor-critic for robotics: train, evaluate, watch and export policies.
   report FOLDER           write a page with learning curves and tables of all runs in a folder;
                           --scoreboard: compare them with the published results of all benchmark tasks
   tasks                   list the benchmark tasks; --check tries those that can run on this machine
+  pretrained              list the policies that come with the package: `warpsac play pretrained:NAME`
   motion CLIP.csv         turn a recorded motion into the npz file that a tracking task follows
   check-env ID            check whether your own environment can be trained, and what to fix
 
 `warpsac COMMAND --help` explains each; `warpsac train TASK --help` shows the settings that TASK would get.
-`warpsac --version` prints the version.
+`warpsac --version` prints the version, and those of what is installed with it.
 """
 
 TRAIN_HELP = """\
@@ -66,7 +67,7 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   --coordinator HOST:PORT --process I --processes N
                               one run on several processes, of one host or several: each is started
                               with the same settings and with HOST:PORT, the address of process 0.
-                              Not needed under srun and mpirun; --coordinator auto: as JAX finds them
+                              Not needed under srun and mpirun (or: --coordinator auto)
   --connect-timeout SECONDS   how long the processes wait for each other; default 120
 
   warpsac train HalfCheetah-v4 --seeds 1 2 3
@@ -87,6 +88,7 @@ ELSEWHERE = {
     "bench": ("bench.command", "BenchOptions"),
     "report": ("report.command", "ReportOptions"),
     "tasks": ("envs.task_list", "TasksOptions"),
+    "pretrained": ("runs.pretrained", "PretrainedOptions"),
     "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
@@ -102,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE, end="")
         return 0 if words else 2
     if words[0] == "--version":
-        print(f"warpsac {own_version() or '(unknown version)'}")
+        print(installed())
         return 0
     if words[0] not in COMMANDS:
         unknown = printable(shortened(words[0]))

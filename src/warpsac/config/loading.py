@@ -144,9 +144,6 @@ def _rules(config: Config) -> Iterator[Rule]:
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
     need = config.least_transitions
-    if isinstance(config.devices, int):
-        for path, size in (("env.num_envs", envs), ("replay.batch_size", replay.batch_size)):
-            yield path, size % config.devices == 0, f"must be a multiple of devices = {config.devices}"
     enough = f"must be at least (replay.n_step + 1) * env.num_envs = {need}"
     yield ("total_steps", config.total_steps > config.learning_starts,
            f"must be above learning_starts = {config.learning_starts}, or nothing is learned")  # fmt: skip

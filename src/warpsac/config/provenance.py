@@ -14,6 +14,11 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("jax", "jaxlib", "optax", "numpy", "ml_dtypes", "gymnasium")
+# What else `warpsac --version` names where it is there.
+OPTIONAL = (
+    "jax-cuda12-plugin", "mujoco", "mujoco-mjx", "mujoco-warp", "warp-lang", "torch", "dm_control", "myosuite",
+    "playground", "mjlab", "mani_skill", "isaaclab", "onnx", "onnxruntime", "optuna", "ray", "wandb",
+)  # fmt: skip
 
 
 def describe(
@@ -48,6 +53,17 @@ def own_version() -> str | None:
     except (OSError, ValueError, KeyError):
         pass
     return installed_versions(["warpsac"]).get("warpsac")
+
+
+def installed() -> str:
+    """For `warpsac --version`: this package, Python, and the versions of what it works with here, a few lines."""
+
+    def listed(packages: Sequence[str]) -> str:
+        return ", ".join(f"{name} {version}" for name, version in installed_versions(packages).items())
+
+    system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    lines = [f"warpsac {own_version() or '(unknown version)'}", system, listed(PACKAGES), listed(OPTIONAL)]
+    return "\n".join(line for line in lines if line)
 
 
 def installed_versions(packages: Sequence[str]) -> dict[str, str]:

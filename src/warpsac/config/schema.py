@@ -16,6 +16,7 @@ import tyro
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
 AUTO = "auto"  # the variant that is several at once
+PRETRAINED = "pretrained:"  # before the name of a policy that comes with the package
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
 ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
 
@@ -318,13 +319,14 @@ class Config:
     updates_per_step: Size = 1
     """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
     devices: Devices = 1
-    """Accelerators of this machine that a run is spread over (simulators in JAX); the recipe stays the same."""
+    """Accelerators of this machine that a run is spread over: its environments (simulators in JAX) or its seeds
+    (simulators on the host); the recipe stays the same."""
     envs_per_device: bool = False
-    """With several devices: env.num_envs is the number on each of them."""
+    """With several devices and a simulator in JAX: env.num_envs is the number on each of them."""
     overlap: bool = True
     """Step the simulator while the learner updates; the policy then acts one interaction behind."""
     init_from: str | None = None
-    """Run folder to start from: its networks and normalisers; observations that differ are matched by their names."""
+    """Run folder, or pretrained:NAME, to start from: its networks and normalisers; observations match by names."""
     init_step: PolicyStep = "last"
     """Step of that run: its last checkpoint, its best evaluation, or a number (of some, only the actor was kept)."""
     init_with: InitWith = ()

@@ -30,7 +30,7 @@ from warpsac.envs.deploy_contract import ASSETS, Deployment, Motion
 from warpsac.envs.motion import read_clip
 from warpsac.envs.registry import has_effect
 from warpsac.errors import UserError
-from warpsac.runs import rowfiles, run_folder
+from warpsac.runs import pretrained, rowfiles, run_folder
 from warpsac.runs.files import free_name, require_writable
 from warpsac.training.policy import LoadedPolicy, load_policy, require_fit
 
@@ -55,7 +55,7 @@ class ExportOptions:
     """Write a policy of a run as an ONNX file with everything that a robot needs to know."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run folder."""
+    """Run folder, or pretrained:NAME."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     arm: str | None = None
@@ -117,11 +117,11 @@ def export(
     arm: str | None = None,
 ) -> Exported:
     """Write a policy of a run into a new folder, or refuse and write nothing."""
-    folder, policy = run_folder.open_run(run), load_policy(run, step, arm)
+    folder, policy = pretrained.opened(run), load_policy(run, step, arm)
     folder.require_named(modules.OWN)
     for note in () if without_robot else folder.follow(motion):
         print(note, file=sys.stderr)
-    target = Path(out) if out is not None else free_name(folder.path / "export")
+    target = Path(out) if out is not None else free_name(folder.products / "export")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"{target}: exists already; name a new folder with --out")
     policy_file, deploy_file, scene = PLACES[layout]

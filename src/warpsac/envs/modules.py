@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any
 
 from warpsac.config.loading import absolute
-from warpsac.config.schema import EnvConfig
+from warpsac.config.schema import PRETRAINED, EnvConfig
 from warpsac.errors import UserError, in_a_line
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
@@ -323,6 +323,7 @@ def paths_of(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The settings that name a path, or code in the task's own config: field and text."""
     for field, value in _texts("", settings):
         named = field in PATHS and not (field == "learner.symmetry" and value in ("off", "auto"))
+        named = named and not (field == "init_from" and value.startswith(PRETRAINED))  # of this package
         if named or (field.startswith(f"{OWN}.") and (_looks_like_path(value) or _names_code(value))):
             yield field, value
 

@@ -29,6 +29,10 @@ def along(axis: int | None) -> PartitionSpec:
 
 RING = Ring(*map(along, PARTS))
 
+# Where whole seeds are divided over devices instead: each device has a ring of its own seeds.
+SEEDS = along(0)
+RING_OF_SEEDS = Ring(*map(along, Ring(1, 1, 1, 1, finals=0, final_row=0, final_count=0, oldest=0, count=None)))
+
 
 # --- the arrays of one seed, as a checkpoint has them: from one number of devices to another
 

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 
 from warpsac.config.loading import absolute, from_json, to_json
 from warpsac.config.resumable import OF_THE_MACHINE, Changes, differences
-from warpsac.config.schema import Config, EnvConfig
+from warpsac.config.schema import PRETRAINED, Config, EnvConfig
 from warpsac.envs import modules, motion
 from warpsac.errors import NotNow, UserError
 from warpsac.runs import files, rowfiles
@@ -163,6 +163,10 @@ def is_unused(folder: Path) -> bool:
 
 def open_run(path: Path | str) -> RunFolder:
     """An existing run folder. Only reads; `RunFolder.resume` makes it ready for further rows."""
+    if str(path).startswith(PRETRAINED):
+        raise UserError(
+            f"{path}: a policy that comes with the package is no run folder; `train TASK --init-from {path}`"
+        )
     path = Path(path)
     if not path.is_dir():
         hint = "; `warpsac sim2sim` runs an exported policy" if path.suffix == ".onnx" else ""
@@ -181,6 +185,7 @@ def open_run(path: Path | str) -> RunFolder:
 class RunFolder:
     def __init__(self, path: Path, config: Config):
         self.path = path
+        self.products = path  # the folder for videos and exports
         self.config = self._in_file = config
         self.seed = config.seeds[0]
         self.checkpoints = path / CHECKPOINTS

@@ -39,9 +39,10 @@ SMALL_PPO: Mapping[str, object] = {
 
 
 def spread(config: Config) -> Config:
-    """The config with as many devices as there are, if all were asked for, and the number of environments on all.
+    """The config with as many devices as can be used, if all were asked for, and the number of environments on all.
 
-    Several processes have at least one device each: then one device stands for all.
+    What is divided over them: environments of a simulator in JAX or torch, seeds of one on the host. Several processes
+    have at least one device each: then one device stands for all.
     """
     target = registry.target_of(config)
     if target.torch:
@@ -51,18 +52,34 @@ def spread(config: Config) -> Config:
     if several > 1:
         _require_divisible(config, target.jax or target.torch, several)
     everything = config.devices == "all" or (several > 1 and config.devices == 1)
-    count = several * here if everything else config.devices
+    if not everything:
+        count = config.devices
+    elif target.torch:
+        count = several
+    elif target.jax:
+        count = several * here
+    else:  # the most that the seeds can be divided over
+        count = max(n for n in range(1, here + 1) if len(config.seeds) % n == 0)
     assert isinstance(count, int)
     if count > several and target.torch:
         raise ConfigError("devices", count, f"must be {several}: a torch simulator has one in each process")
-    if count > 1 and not (target.jax or target.torch):
-        raise ConfigError("devices", config.devices, f"must be 1: {config.task} is not simulated in JAX")
+    if not (target.jax or target.torch):
+        seeds = len(config.seeds)
+        if seeds % count:
+            divides = f"must divide the number of seeds, {seeds}: each device learns for its seeds"
+            raise ConfigError("devices", config.devices, f"{divides}, as {config.task} is simulated on the host")
+        if config.envs_per_device:
+            raise ConfigError("envs_per_device", True, f"leave it out: {config.task} is not simulated in JAX")
     if count % several:
         raise ConfigError("devices", count, f"must be a multiple of the {several} processes: --devices all")
     if count > several * here:
         where = f"each of {several} processes" if several > 1 else "this machine"
         raise ConfigError("devices", config.devices, f"JAX sees {here} on {where}")
     envs = config.env.num_envs * (count if config.envs_per_device else 1)
+    if target.jax:
+        for path, size in (("env.num_envs", envs), ("replay.batch_size", config.replay.batch_size)):
+            if size % count:
+                raise ConfigError(path, size, f"must be a multiple of devices = {count}")
     env = replace(config.env, num_envs=envs)
     return validate(replace(config, devices=count, envs_per_device=False, env=env))
 

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import modules, registry
-from warpsac.runs import run_folder
+from warpsac.runs import pretrained
 from warpsac.training import devices, evaluate
 from warpsac.training.episodes import Episode
 from warpsac.training.policy import load_policy, require_fit
@@ -27,7 +27,7 @@ class EvalOptions:
     """Evaluate a policy of a run on new episodes."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run folder."""
+    """Run folder, or pretrained:NAME."""
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     arm: str | None = None
@@ -48,7 +48,7 @@ class EvalOptions:
 
 def command(asked: EvalOptions) -> int:
     registry.require_no_task(asked.run, "`warpsac train {}` makes one")
-    run = run_folder.open_run(asked.run)
+    run = pretrained.opened(asked.run)
     modules.name_paths(asked.path)
     for note in run.follow(asked.motion):
         print(note, file=sys.stderr)

@@ -176,7 +176,7 @@ def reset_keys(seeds: Sequence[int]) -> Array:
 class FusedDriver(Driver):
     def __init__(self, config: Config, algorithm: Algorithm, env: JaxEnv, evaluation_env: JaxEnv):
         self.config, self.algorithm, self.env, self.evaluation_env = config, algorithm, env, evaluation_env
-        self.spec = env.spec
+        self.spec, self.devices = env.spec, algorithm.devices
         self.keys = algorithm.streams(config.seeds)
         self._announced: set[str] = set()
         self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
@@ -210,9 +210,9 @@ class FusedDriver(Driver):
             first_obs = processes.placed(processes.own_part(obs, 1), NamedSharding(algorithm.mesh, along(1)))
         agent = algorithm.init(config.seeds, self._empty_memory(first_obs))
         self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
-        self._place()
+        self.place()
 
-    def _place(self, own: bool = False) -> None:
+    def place(self, own: bool = False) -> None:
         """Divide the state over the devices, where there are several; `own`: it is this process's part already."""
         mesh = self.algorithm.mesh
         if mesh is None:
@@ -277,7 +277,7 @@ class FusedDriver(Driver):
             episodes=DeviceEpisodes(**followed),
             counters=counters,
         )
-        self._place(own=True)
+        self.place(own=True)
 
     def _empty_memory(self, obs: Array) -> Any:
         return jax.jit(self.algorithm.init_memory)(obs)

@@ -17,7 +17,7 @@ from warpsac.config.schema import PPO, Config, PolicyStep
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.observations import actor_vector
 from warpsac.errors import UserError
-from warpsac.runs import policies, run_folder
+from warpsac.runs import policies, pretrained
 from warpsac.training.state import restore
 from warpsac.types import ObsViews, rescale
 
@@ -82,11 +82,11 @@ def portable_spec(spec: EnvSpec) -> dict[str, Any]:
 
 
 def load_policy(run: Path | str, step: PolicyStep = "last", arm: str | None = None) -> LoadedPolicy:
-    """The policy of a run: its last one, that of its best evaluation ("best"), or that of a step.
+    """The policy of a run, or `pretrained:NAME`: its last one, that of its best evaluation ("best"), or that of a step.
 
     Of a run with several arms, the one that its returns had chosen by then, or that of `arm`.
     """
-    folder = run_folder.open_run(run)
+    folder = pretrained.opened(run)
     group = policies.group_of(folder, arm)
     found = policies.load(folder, step, lambda line: print(line, file=sys.stderr, flush=True), group)
     spec = found.info["env_spec"]

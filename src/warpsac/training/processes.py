@@ -53,6 +53,7 @@ def join(asked: Asked) -> None:
             "process_id": asked.process,
         }
         _require_coordinator(asked)
+    jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which saves and stops here
     times: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT, "shutdown_timeout_seconds": LEAVING}
     try:
         jax.distributed.initialize(**found, initialization_timeout=asked.timeout, **times)

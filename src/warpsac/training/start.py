@@ -141,7 +141,7 @@ def prepared(
                 console=None if processes.writes() else to_nowhere(to_close),
             )
             to_close.callback(display.close)
-            device = devices.describe_device(driver.algorithm.devices)
+            device = devices.describe_device(driver.devices)
             lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
@@ -213,13 +213,17 @@ def make_driver(
         placement = _placement(algorithm, config, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
-    from warpsac.training.stepped import SteppedDriver
+    from warpsac.training.stepped import SteppedDriver, of_one_device
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
-    mesh = devices.mesh_of(config) if target.torch else None
-    algorithm = make_algorithm(config, simulators.spec, symmetry, mesh)
-    placement = _placement(algorithm, config, config.replay.placement if mesh is None else "device")
-    return SteppedDriver(config, algorithm, simulators, placement), placement
+    mesh = devices.mesh_of(config)
+    if target.torch:  # environments are divided, over processes
+        algorithm = make_algorithm(config, simulators.spec, symmetry, mesh)
+        placement = _placement(algorithm, config, config.replay.placement if mesh is None else "device")
+        return SteppedDriver(config, algorithm, simulators, placement), placement
+    algorithm = make_algorithm(config, simulators.spec, symmetry)
+    placement = _placement(of_one_device(algorithm, mesh), config, config.replay.placement, algorithm.ring)
+    return SteppedDriver(config, algorithm, simulators, placement, mesh), placement
 
 
 def make_algorithm(
@@ -241,13 +245,23 @@ def make_algorithm(
     return kind.of(config, spec.views, spec.action_dim, spec.lockstep, symmetry, mesh)
 
 
-def _placement(algorithm: Algorithm, config: Config, wanted: Literal["auto", "device", "host"]) -> Placement:
-    """Where replay lives; NotNow if it, or the learner besides it, fits nowhere."""
-    free = devices.free_device_bytes()
+def _placement(
+    algorithm: Algorithm,
+    config: Config,
+    wanted: Literal["auto", "device", "host"],
+    of_all: RingSpec | None = None,
+) -> Placement:
+    """Where replay lives; NotNow if it, or the learner besides it, fits nowhere.
+
+    `algorithm` is that of one device; `of_all` the ring of all devices' seeds, which may have to lie on the host.
+    """
+    free, on_host = devices.free_device_bytes(), devices.free_host_bytes()
     ring = None if algorithm.ring is None else algorithm.ring.part(algorithm.devices)  # of one device
     placement: Placement = "device"
     if ring is not None:
-        placement = devices.choose_placement(ring, wanted, free, devices.free_host_bytes(), devices.RESERVED_BYTES)
+        placement = devices.choose_placement(ring, wanted, free, on_host, devices.RESERVED_BYTES)
+        if placement == "host" and of_all is not None:
+            devices.choose_placement(of_all, "host", free, on_host, devices.RESERVED_BYTES)
     beside = 0 if ring is None or (placement == "host" and not devices.on_cpu()) else ring.nbytes
     devices.require_memory(algorithm.needs, config, free - beside)
     return placement

@@ -69,6 +69,8 @@ class Driver(abc.ABC):
     spec: EnvSpec
     display: Display
     state: TrainState
+    devices: int = 1
+    """Over so many the environments, or the seeds, are divided."""
     notes: Sequence[str] = ()
     """What a user should know about the simulators, one line each."""
     keys: Any
@@ -82,6 +84,10 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def init(self, display: Display) -> None:
         """Make the first state."""
+
+    @abc.abstractmethod
+    def place(self) -> None:
+        """Divide the state over the devices, where there are several."""
 
     @abc.abstractmethod
     def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
@@ -120,7 +126,9 @@ class Driver(abc.ABC):
         """Metrics since the last row, for each seed."""
         episode_rows, agent = self.episode_rows(), self.state.agent
         metrics = self.algorithm.metrics(_arrays_of(agent.memory), agent.scale, agent.sums)
-        self.state = self.state._replace(agent=agent._replace(sums=self.algorithm.empty_sums()))
+        # Where the sums were: for arrays that lie elsewhere the programs would be compiled again.
+        sums = jax.tree.map(_beside, agent.sums, self.algorithm.empty_sums())
+        self.state = self.state._replace(agent=agent._replace(sums=sums))
         return [one | other for one, other in zip(episode_rows, metrics, strict=True)]
 
     def policy(self) -> Any:
@@ -210,7 +218,12 @@ def restored_agent(
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):
         saved: Ring = join_seeds(ring, [part["replay"] for part in parts], where, algorithm.devices // several)
-        memory = HostRing(ring, saved) if isinstance(memory, HostRing) else jax.tree.map(jnp.asarray, saved)
+        if isinstance(memory, HostRing):
+            memory = HostRing(ring, saved)
+        elif memory is None or several > 1:  # the caller places the part of this process
+            memory = jax.tree.map(jnp.asarray, saved)
+        else:
+            memory = jax.tree.map(_beside, memory, saved)
     return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
 
 
@@ -337,10 +350,15 @@ def _like(leaf: Any, array: np.ndarray, where: str) -> Any:
     if _is_key(leaf):
         return jax.random.wrap_key_data(jnp.asarray(array), impl=kind)
     if isinstance(leaf, jax.Array):
-        return jax.device_put(array, leaf.sharding) if leaf.committed else jnp.asarray(array)
+        return _beside(leaf, array)
     if isinstance(leaf, np.generic):
         return array[()]
     return array.item() if isinstance(leaf, (bool, int, float)) else array
+
+
+def _beside(leaf: jax.Array, array: Any) -> jax.Array:
+    """The array on the devices of `leaf`, divided as it is."""
+    return jax.device_put(array, leaf.sharding) if leaf.committed else jnp.asarray(array)
 
 
 def _is_key(leaf: Any) -> bool:

@@ -7,6 +7,8 @@ rollout is complete.
 
 Calls return as soon as the work is dispatched; only reading an action, metrics or a checkpoint waits. An interaction
 sends the device one array, the packed step: observations to act on and counters are there already.
+
+Seeds may be divided over several devices: each then runs the same programs for its own seeds, and nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from warpsac.agents.algorithm import Algorithm, over_seeds
+from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
-from warpsac.replay.sharded import RING, along
+from warpsac.replay.sharded import RING, RING_OF_SEEDS, SEEDS, along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import evaluate, processes
 from warpsac.training.devices import Placement
@@ -118,8 +120,20 @@ class Programs(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def compile_programs(algorithm: Algorithm) -> Programs:
-    """The programs of an algorithm; a second run of the same in one process finds them compiled."""
+def compile_programs(algorithm: Algorithm, mesh: Mesh | None = None) -> Programs:
+    """The programs of an algorithm; a second run of the same in one process finds them compiled.
+
+    With a mesh, `algorithm` is that of one device's seeds, and the programs take and return the arrays of all seeds.
+    """
+    sac = algorithm if isinstance(algorithm, Sac) else None
+    same = PartitionSpec()
+    memory_parts = RING_OF_SEEDS if sac else SEEDS
+    batch_parts = along(1) if sac and sac.loops else SEEDS
+
+    def everywhere(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        return over_devices(function, mesh, inputs, outputs)
+
+    remember_all = everywhere(algorithm.remember, (memory_parts, *[SEEDS] * 5, same), (memory_parts, SEEDS))
 
     def act(policy: Any, exploration: Any, scale: Any, obs: Array, keys: Any, counter: Array) -> Any:
         """Actions to remember, those for the simulator if they differ, exploration, and the next interaction's number:
@@ -133,7 +147,7 @@ def compile_programs(algorithm: Algorithm) -> Programs:
     ) -> Any:
         """Also the observations of the step, which are what to act on next."""
         result = unpack(step) if isinstance(step, PackedArrays) else step
-        memory, scale = algorithm.remember(memory, scale, obs, action, result, restart, following - 1)
+        memory, scale = remember_all(memory, scale, obs, action, result, restart, following - 1)
         return memory, pinned(scale), result.obs
 
     def pinned(tree: Any) -> Any:
@@ -142,19 +156,28 @@ def compile_programs(algorithm: Algorithm) -> Programs:
             return tree
         return constrained(tree, algorithm.mesh, algorithm.ring.num_envs)
 
-    sac = algorithm if isinstance(algorithm, Sac) else None
+    best = over_seeds(algorithm.actor.best_action, algorithm.seeds)
+    of_learner = (SEEDS, SEEDS, SEEDS)  # learner, scale, sums
     return Programs(
-        act=jax.jit(act, donate_argnums=1),
-        act_best=jax.jit(over_seeds(algorithm.actor.best_action, algorithm.seeds)),
+        act=jax.jit(everywhere(act, (*[SEEDS] * 5, same), (SEEDS, SEEDS, SEEDS, same)), donate_argnums=1),
+        act_best=jax.jit(everywhere(best, SEEDS, SEEDS)),
         remember=jax.jit(remember, donate_argnums=(0, 1)),
-        cut=jax.jit(algorithm.cut, donate_argnums=(0, 1)),
-        sample=jax.jit(algorithm.sample),
+        cut=jax.jit(
+            everywhere(algorithm.cut, (memory_parts, SEEDS, SEEDS, SEEDS), (memory_parts, SEEDS)),
+            donate_argnums=(0, 1),
+        ),
+        sample=jax.jit(everywhere(algorithm.sample, (memory_parts, SEEDS, SEEDS, SEEDS), batch_parts)),
         learn=tuple(
-            jax.jit(functools.partial(algorithm.learn, phase=phase), donate_argnums=(0, 1, 2))
+            jax.jit(
+                everywhere(
+                    functools.partial(algorithm.learn, phase=phase), (*of_learner, batch_parts, SEEDS), of_learner
+                ),
+                donate_argnums=(0, 1, 2),
+            )
             for phase in range(algorithm.phases)
         ),
-        observe=jax.jit(sac.observe_rewards, donate_argnums=0) if sac else None,
-        sample_keys=jax.jit(sac.sample_keys) if sac else None,
+        observe=jax.jit(everywhere(sac.observe_rewards, SEEDS, SEEDS), donate_argnums=0) if sac else None,
+        sample_keys=jax.jit(everywhere(sac.sample_keys, (SEEDS, same), SEEDS)) if sac else None,
     )
 
 
@@ -165,13 +188,33 @@ def constrained(tree: Any, mesh: Mesh, num_envs: int) -> Any:
     return jax.tree.map(constrain, tree)
 
 
+def of_one_device(algorithm: Algorithm, mesh: Mesh | None) -> Algorithm:
+    """The algorithm for the seeds of one device, where seeds are divided over several."""
+    if mesh is None:
+        return algorithm
+    assert isinstance(algorithm, Sac), "a rule of the settings"
+    return algorithm.of_seeds(algorithm.seeds // mesh.size)
+
+
 class SteppedDriver(Driver):
-    def __init__(self, config: Config, algorithm: Algorithm, simulators: HostSimulators, placement: Placement):
-        """`placement`: where the memory lives; only replay can live on the host."""
+    def __init__(
+        self,
+        config: Config,
+        algorithm: Algorithm,
+        simulators: HostSimulators,
+        placement: Placement,
+        mesh: Mesh | None = None,
+    ):
+        """`placement`: where the memory lives; only replay can live on the host. `mesh`: the devices over which the
+        seeds are divided, if there are several."""
         self.config, self.algorithm, self.simulators = config, algorithm, simulators
         self.spec, self._first_obs = simulators.spec, simulators.reset()
-        self.programs: Programs = compile_programs(algorithm)  # type: ignore[arg-type]
-        self.notes = simulators.notes
+        self.notes, self._mesh = simulators.notes, mesh
+        own = of_one_device(algorithm, mesh)
+        if mesh is not None:
+            self.devices = mesh.size
+            self.notes = [*self.notes, f"learners: {own.seeds} of {algorithm.seeds} seeds on each device"]
+        self.programs: Programs = compile_programs(own, mesh)  # type: ignore[arg-type]
         self._overlap = config.overlap and algorithm.ring is not None  # a rollout is learned from at once
         self._in_a_thread = simulators.overlaps_in_a_thread
         self._stride, self._phases = algorithm.stride, algorithm.phases
@@ -194,11 +237,29 @@ class SteppedDriver(Driver):
             self.keys = processes.placed_by(self.keys, jax.tree.map(lambda _: along(None), self.keys), mesh)
         counters = Counters(learning_from=self.config.first_learning)
         self.state = TrainState(None, obs, agent, self.simulators.no_episodes(), counters)
+        self.place()
+
+    def place(self) -> None:
+        if self._mesh is None:
+            return
+        memory = self.state.agent.memory
+        agent = self._put(self.state.agent._replace(memory=()), SEEDS)
+        if not self._host_memory:
+            memory = self._put(memory, RING_OF_SEEDS)
+        self.state = self.state._replace(agent=agent._replace(memory=memory))
+        self.keys = self._put(self.keys, SEEDS)
+
+    def _put(self, tree: Any, parts: Any) -> Any:
+        """On the device, or divided over all of them."""
+        if self._mesh is None:
+            return jax.tree.map(jnp.asarray, tree)
+        return jax.device_put(tree, jax.tree.map(functools.partial(NamedSharding, self._mesh), parts))
 
     def _empty_memory(self, obs: Array) -> Any:
         if self._host_memory:
             return HostRing.init(self._host_memory.ring, obs)
-        return jax.jit(self.algorithm.init_memory)(obs)
+        own = of_one_device(self.algorithm, self._mesh)  # each device makes its own
+        return jax.jit(over_devices(own.init_memory, self._mesh, SEEDS, RING_OF_SEEDS))(obs)
 
     @property
     def axes(self) -> Axes:
@@ -226,6 +287,7 @@ class SteppedDriver(Driver):
             parts, agent = self._restored_part(parts, mesh, where)
         obs, episodes, exact = self.simulators.restore(parts, counters.interaction)
         self.state = TrainState(None, obs, agent, episodes, counters)
+        self.place()
         if not exact:
             self._cut(obs)
 
@@ -276,9 +338,9 @@ class SteppedDriver(Driver):
         """Actions [S, N, A] to remember, and those for the simulator if they differ."""
         obs, agent = self.state.obs, self.state.agent
         if self._device_obs[0] is not obs:
-            self._device_obs = obs, jnp.asarray(obs)
+            self._device_obs = obs, self._put(obs, SEEDS)
         if self._device_counter[0] != t:
-            self._device_counter = t, jnp.asarray(t, jnp.int32)
+            self._device_counter = t, self._put(np.int32(t), PartitionSpec())
         state = agent.learner.policy, agent.exploration, agent.scale
         arguments = *state, self._device_obs[1], self.keys, self._device_counter[1]
         action, sent, exploration, following = self._call("act", self.programs.act, *arguments)

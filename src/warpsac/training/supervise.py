@@ -26,6 +26,7 @@ from warpsac.config.loading import whole_number
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint
 from warpsac.runs.run_folder import CHECKPOINTS, resume_command
+from warpsac.training.terminal import handled
 
 CHANNEL = "WARPSAC_PARENT"  # the descriptor of the child's end
 WAIT = 120  # seconds for all processes to be there
@@ -115,18 +116,12 @@ def supervise(words: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
     def pass_on(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
+    with handled([signal.SIGINT, signal.SIGTERM], pass_on):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _what_happened(number: int, told: bytes) -> str:

@@ -305,7 +305,7 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+def handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     """Within, these signals go to the handler, if this is the main thread: only there may handlers be set."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -325,14 +325,14 @@ def unwinding_on_sigterm() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    with _handled([signal.SIGTERM], terminate):
+    with handled([signal.SIGTERM], terminate):
         yield
 
 
 @contextlib.contextmanager
 def killed_by_signals() -> Iterator[None]:
     """Let SIGINT and SIGTERM end the process at once and silently, while nothing valuable would be lost."""
-    with _handled([signal.SIGINT, signal.SIGTERM], signal.SIG_DFL):
+    with handled([signal.SIGINT, signal.SIGTERM], signal.SIG_DFL):
         yield
 
 
@@ -373,7 +373,7 @@ class StopSignals:
         self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> StopSignals:
-        self._entered.enter_context(_handled([signal.SIGINT, signal.SIGTERM], self._handle))
+        self._entered.enter_context(handled([signal.SIGINT, signal.SIGTERM], self._handle))
         if self._acknowledge is not None:
             self._entered.enter_context(_answered(self._acknowledge))
         return self

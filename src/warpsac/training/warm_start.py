@@ -20,7 +20,7 @@ from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.errors import ConfigError, UserError
 from warpsac.replay.host import HostRing
 from warpsac.replay.ring import VOID
-from warpsac.runs import checkpoint, policies, run_folder
+from warpsac.runs import checkpoint, policies, pretrained
 from warpsac.runs.checkpoint import Checkpoint, DamagedCheckpoint
 from warpsac.runs.run_folder import RunFolder
 from warpsac.training import transfer
@@ -59,7 +59,7 @@ class WarmStart(NamedTuple):
 def find(config: Config) -> tuple[RunFolder, Checkpoint]:
     """The checkpoint that `init_from` names, or the policy where the checkpoint of that step is gone."""
     try:
-        run = run_folder.open_run(config.init_from or "")
+        run = pretrained.opened(config.init_from or "")
     except UserError as error:
         raise UserError(f"init_from: {error}") from None
     found = _find_networks(run, config)
@@ -179,6 +179,7 @@ def apply(start: WarmStart, config: Config, driver: Driver) -> None:
     driver.state = driver.state._replace(agent=agent)
     if "replay" in arrays:
         _take_replay(config, driver, arrays["replay"], str(start.found.path))
+    driver.place()
 
 
 def _learner(config: Config, fresh: transfer.Named, saved: transfer.Named, match: Match) -> dict[str, np.ndarray]:

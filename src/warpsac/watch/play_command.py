@@ -12,7 +12,7 @@ import tyro
 from warpsac.config.schema import Count, EnvConfig, PolicyStep, Seed
 from warpsac.envs import modules, registry
 from warpsac.errors import UserError
-from warpsac.runs import run_folder
+from warpsac.runs import pretrained
 from warpsac.training import devices
 from warpsac.training.policy import load_policy
 from warpsac.watch import play
@@ -23,7 +23,7 @@ class PlayOptions:
     """Watch a policy of a run, or an untrained agent, as a video or in the browser."""
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """Run folder; with --agent zero or random: a task."""
+    """Run folder, or pretrained:NAME; with --agent zero or random: a task."""
     agent: Literal["policy", "zero", "random"] = "policy"
     """The trained policy; or zero or random actions, to look at a task before training."""
     step: PolicyStep = "last"
@@ -69,13 +69,13 @@ def command(asked: PlayOptions) -> int:
     out = Path(f"{asked.run.replace(':', '-')}-{agent}.mp4")
     if agent == "policy":
         registry.require_no_task(asked.run, "to see it untrained: --agent zero or random")
-    if agent == "policy" or Path(asked.run).is_dir():  # else the task of a run, without its policy
+    if agent == "policy" or pretrained.located(asked.run).is_dir():  # else the task of a run, without its policy
         if asked.task_config:
             raise UserError(f"--task-config.{next(iter(asked.task_config))}: a run keeps its own: leave it out")
-        run = run_folder.open_run(asked.run)
+        run = pretrained.opened(asked.run)
         for note in run.follow(asked.motion):
             print(note, file=sys.stderr)
-        target, env, out = registry.target_of(run.config), run.env, run.path / f"{agent}.mp4"
+        target, env, out = registry.target_of(run.config), run.env, run.products / f"{agent}.mp4"
     else:
         modules.use([asked.run] if ":" in asked.run else [])  # the user names it here
         changes = registry.task_config_of(asked.run, asked.simulator, asked.task_config)
@@ -89,6 +89,8 @@ def command(asked: PlayOptions) -> int:
     if asked.viewer:
         play.watch(agent, target, asked.host, asked.port, asked.seed, env)
     else:
+        if asked.out is None:
+            out.parent.mkdir(exist_ok=True)  # of pretrained:NAME
         out = Path(asked.out) if asked.out else out
         print(f"video: {out} ({play.record(agent, target, out, asked.steps, asked.seed, env)})")
     return 0

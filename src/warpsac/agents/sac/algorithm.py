@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -135,6 +135,10 @@ class Sac:
     @property
     def seeds(self) -> int:
         return self.ring.num_seeds
+
+    def of_seeds(self, count: int) -> Sac:
+        """The same for fewer seeds: those of one device, where seeds are divided over several."""
+        return replace(self, ring=replace(self.ring, num_seeds=count))
 
     @property
     def phases(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from warpsac.config.schema import PRETRAINED
 from warpsac.deploy.sim2sim.follow import Followed, follow
 from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.robot import load_scene, require_mujoco
@@ -30,7 +34,7 @@ class Sim2SimOptions:
     """Run an exported policy on plain MuJoCo, under a command or along its motion; exit code 1: it fell."""
 
     policy: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="POLICY.onnx")]
-    """policy.onnx of an exported folder."""
+    """policy.onnx of an exported folder, or pretrained:NAME, which is exported first."""
     command: tuple[float, float, float] = (0.5, 0.0, 0.0)
     """Velocity ahead, to the left (m/s), turning left (rad/s); without effect on a policy that follows a motion."""
     seconds: float = 20.0
@@ -58,7 +62,23 @@ def command(asked: Sim2SimOptions) -> int:
         raise UserError(f"command = {asked.command}: must be three finite numbers")
     if asked.viewer and (asked.video or asked.json):
         raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
-    policy = Policy(asked.policy)
+    with _exported(asked.policy) as file:
+        return _run(asked, Policy(file))
+
+
+@contextlib.contextmanager
+def _exported(policy: str) -> Iterator[Path]:
+    """The file of a policy; one that comes with the package is exported for as long as it runs."""
+    if not policy.startswith(PRETRAINED):
+        yield Path(policy)
+        return
+    from warpsac.deploy.export import export  # with JAX, which an exported policy does without
+
+    with tempfile.TemporaryDirectory(prefix="warpsac-") as folder:
+        yield export(policy, Path(folder) / "export").policy
+
+
+def _run(asked: Sim2SimOptions, policy: Policy) -> int:
     if asked.video:
         require_mujoco()
         prepare_to_draw()
