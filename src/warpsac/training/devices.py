@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import functools
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -26,6 +29,8 @@ Placement = Literal["device", "host"]
 
 GB = 1e9
 RESERVED_BYTES = 1_000_000_000  # memory that replay leaves to the learner, the simulator and compiled programs
+
+COMPILER = "compiler"  # the name of threads that compile
 
 # What makes a GPU-sized task small enough for a CPU, besides fewer environments.
 SMALL: Mapping[str, object] = {
@@ -109,7 +114,35 @@ def use_compilation_cache() -> None:
     if getattr(jax.config, "jax_compilation_cache_dir") is None:  # noqa: B009 (not known to type checkers)
         base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
         jax.config.update("jax_compilation_cache_dir", str(base / "warpsac" / "compiled"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # many small ones add up to seconds
+
+
+class CompiledAhead:
+    """Programs that other threads compile while this one goes on.
+
+    What is called later is the ordinary program under `jax.jit`, which finds its compiled form in JAX's own cache. So
+    nothing that goes wrong here matters: the call itself then compiles, and raises what there is to raise.
+    """
+
+    def __init__(self) -> None:
+        # Compiling one program keeps about two cores busy.
+        self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), COMPILER)
+        self._started: list[tuple[str, Future[Any]]] = []
+
+    def start(self, name: str, program: Any, *arguments: Any, **static: Any) -> None:
+        """Traced here, as what simulators do meanwhile may not be safe in several threads; compiled elsewhere."""
+        with contextlib.suppress(Exception):
+            self._started.append((name, self._threads.submit(program.lower(*arguments, **static).compile)))
+
+    def wait(self, name: str) -> None:
+        """Until this program is compiled, and those that were started before it. The wait can be interrupted."""
+        while any(other == name for other, _ in self._started):
+            concurrent.futures.wait([self._started.pop(0)[1]])
+
+    def close(self) -> None:
+        """What has not begun is given up; nothing can end what has."""
+        self._started.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def share_gpu_memory() -> None:

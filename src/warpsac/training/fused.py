@@ -26,6 +26,7 @@ from warpsac.replay.sharded import along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import device_episodes, devices, processes
 from warpsac.training.device_episodes import DeviceEpisodes
+from warpsac.training.devices import CompiledAhead
 from warpsac.training.episodes import Episode
 from warpsac.training.evaluate import broken_evaluation, evaluation_seed
 from warpsac.training.state import (
@@ -42,6 +43,9 @@ from warpsac.training.state import (
 )
 from warpsac.training.terminal import Display
 from warpsac.types import Array
+
+# The programs that are compiled, as a user reads them.
+EVALUATION, COLLECTING, LEARNING = "the evaluation", "the collector", "simulator and learner"
 
 # --- pure functions of all seeds
 
@@ -179,7 +183,7 @@ class FusedDriver(Driver):
         self.spec, self.devices = env.spec, algorithm.devices
         self.keys = algorithm.streams(config.seeds)
         self._announced: set[str] = set()
-        self._used: set[tuple[bool, int, int]] = set()  # what the compiled programs depend on
+        self._used: set[tuple[Any, ...]] = set()  # what the compiled programs depend on
         self._specs: Any = None  # how the state is divided, where there are several devices
         self._shardings: Any = None
         play = functools.partial(play_episodes, algorithm.actor.best_action, evaluation_env, config.env.max_faults)
@@ -284,11 +288,22 @@ class FusedDriver(Driver):
 
     # --- a stretch of interactions
 
+    def compile_ahead(self, ahead: CompiledAhead) -> None:
+        """Evaluation, collecting and learning have the simulator in them, so each takes long."""
+        counters, config, whole = self.state.counters, self.config, rounds_per_period(self.algorithm)
+        stride, end = self.algorithm.stride * whole, -(-config.end_step // config.env.num_envs)
+        if config.eval.every > 0:
+            ahead.start(EVALUATION, self._play, *self._evaluated(0))
+        if counters.learning_from - counters.interaction >= stride:
+            ahead.start(COLLECTING, self._advance, *self._arguments(1), **self._program(False, whole))
+        if end - max(counters.learning_from, counters.interaction) >= stride:
+            ahead.start(LEARNING, self._advance, *self._arguments(1), **self._program(True, whole))
+
     def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
         """Whole rounds, all of them with or all without updates; nothing stops them half way."""
         counters = self.state.counters
         learning = counters.interaction >= counters.learning_from
-        what = "simulator and learner" if learning else "the collector"
+        what = LEARNING if learning else COLLECTING
         first = what not in self._announced
         if first:
             self.display.phase("compiling", what)
@@ -298,6 +313,8 @@ class FusedDriver(Driver):
         whole = rounds_per_period(self.algorithm)
         for repeats, size in ((rounds // whole, whole), *(((1, 1),) * (rounds % whole))):
             if repeats:
+                if first:
+                    self.ready(what)
                 self._call(repeats, size, learning)
         # Waits for the device: dispatch ahead of it would make signals and the time budget wait for all of it.
         longest, episodes = device_episodes.longest_fault(self.state.episodes)
@@ -312,7 +329,9 @@ class FusedDriver(Driver):
 
     def _call(self, repeats: int, rounds: int, learning: bool) -> None:
         counters, algorithm = self.state.counters, self.algorithm
-        state = self._advance(*self._arguments(repeats), **self._program(learning, rounds))
+        program = self._program(learning, rounds)
+        self._used.add(tuple(program.values()))
+        state = self._advance(*self._arguments(repeats), **program)
         done = repeats * rounds * algorithm.stride
         stored = counters.stored + done
         counters = counters._replace(interaction=counters.interaction + done, stored=stored)
@@ -329,7 +348,6 @@ class FusedDriver(Driver):
     def _program(self, learning: bool, rounds: int) -> dict[str, Any]:
         """What the compiled program depends on, besides the algorithm and the simulator."""
         phase = self.state.counters.updates % self.algorithm.phases if learning else 0
-        self._used.add((learning, phase, rounds))
         return {"learning": learning, "phase": phase, "rounds": rounds}
 
     def traces(self) -> dict[str, int]:
@@ -351,15 +369,11 @@ class FusedDriver(Driver):
 
     def evaluate(self, step: int, on_step: Callable[[], None]) -> list[list[Episode]]:
         """The first episode of each evaluation environment, for every seed."""
-        if "the evaluation" not in self._announced:
-            self.display.phase("compiling", "the evaluation")
-            self._announced.add("the evaluation")
-        seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
-        keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
-        policy = self.policy()
-        if processes.spans(self.algorithm.mesh):  # each process evaluates, on one of its devices
-            policy = jax.tree.map(processes.local, policy)
-        found = jax.device_get(self._play(policy, keys))
+        if EVALUATION not in self._announced:
+            self.display.phase("compiling", EVALUATION)
+            self._announced.add(EVALUATION)
+            self.ready(EVALUATION)
+        found = jax.device_get(self._play(*self._evaluated(step)))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec
         if found.broken.max() >= limit:
@@ -371,6 +385,15 @@ class FusedDriver(Driver):
             ]
             for columns in zip(*found, strict=True)
         ]
+
+    def _evaluated(self, step: int) -> tuple[Any, Array]:
+        """What an evaluation after so many steps depends on."""
+        seeds = [evaluation_seed(seed, step) for seed in self.config.seeds]
+        keys = jnp.stack([jax.random.key(np.uint32(seed)) for seed in seeds])
+        policy = self.policy()
+        if processes.spans(self.algorithm.mesh):  # each process evaluates, on one of its devices
+            policy = jax.tree.map(processes.local, policy)
+        return policy, keys
 
 
 def make_envs(config: Config, resumed: bool) -> tuple[JaxEnv, JaxEnv]:

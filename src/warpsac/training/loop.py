@@ -55,11 +55,16 @@ class Loop:
         self.seconds_before = 0.0  # of earlier processes, where the run was resumed
         self._started = time.monotonic()
         self._last_row = (self.step, self._started)
+        self._drawn = True  # whether the learning curves show all evaluations
 
     def run(self) -> Outcome:
         config = self.config
         twice = SAME_SIGNAL if processes.count() > 1 else 0.0
-        with StopSignals(lambda: self.display.message(STOPPING), twice) as signals, self._saving_on_faults():
+        with (
+            StopSignals(lambda: self.display.message(STOPPING), twice) as signals,
+            self.driver.compiling_ahead(),
+            self._saving_on_faults(),
+        ):
             if self._due(config.eval.every):
                 self.evaluate(signals)
             # Several processes agree between two stretches: within one they would wait for each other.
@@ -163,9 +168,15 @@ class Loop:
             self._keep_policies()  # before the rows: what a row calls the best is there
             self._write(rows)
             self.driver.count(evaluated_at=self.step)
-            for run in self.runs if processes.writes() else ():
-                self._draw(run)
+            self._drawn = False
+            if self.counters.updates > 0:  # before, drawing would only delay the first of them
+                self._draw_curves()
         self._show_phase()
+
+    def _draw_curves(self) -> None:
+        for run in self.runs if processes.writes() and not self._drawn else ():
+            self._draw(run)
+        self._drawn = True
 
     def _draw(self, run: RunFolder) -> None:
         """The learning curve, which never stops training: the next evaluation draws it again."""
@@ -192,6 +203,7 @@ class Loop:
         keep, several = self.config.checkpoint.keep, len(self.runs) > 1
         content = info(self.driver, self.counters, self.seconds, portable_spec(self.driver.spec))
         with self._off_the_clock():
+            self._draw_curves()
             for run in self.runs if processes.writes() else ():
                 run.rows.sync()
             snapshots = self.driver.snapshot(self._saves_memory(), with_simulator)

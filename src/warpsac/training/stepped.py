@@ -34,7 +34,7 @@ from warpsac.replay.host import HostRing
 from warpsac.replay.sharded import RING, RING_OF_SEEDS, SEEDS, along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import evaluate, processes
-from warpsac.training.devices import Placement
+from warpsac.training.devices import CompiledAhead, Placement
 from warpsac.training.episodes import Episode
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.state import (
@@ -261,6 +261,23 @@ class SteppedDriver(Driver):
         own = of_one_device(self.algorithm, self._mesh)  # each device makes its own
         return jax.jit(over_devices(own.init_memory, self._mesh, SEEDS, RING_OF_SEEDS))(obs)
 
+    def compile_ahead(self, ahead: CompiledAhead) -> None:
+        """The updates, while random steps are collected: they take longer to compile than all else."""
+        counters, envs = self.state.counters, self.spec.num_envs
+        on_one_device = self._mesh is None and isinstance(self.state.obs, np.ndarray)  # else where arrays lie matters
+        if not on_one_device or counters.learning_from * envs >= self.config.end_step:
+            return
+        obs, agent = self._put(self.state.obs, SEEDS), self.state.agent
+        memory = jax.eval_shape(self.algorithm.init_memory, obs) if self._host_memory else agent.memory
+        drawn = memory, obs, self.keys, agent.learner.updates
+        if not self._host_memory:
+            ahead.start("sample", self.programs.sample, *drawn)
+        batches = jax.eval_shape(self.programs.sample, *drawn)
+        for i in range(self._phases):
+            phase = (counters.updates + i * self.algorithm.updates_per_round) % self._phases
+            learn = self.programs.learn[phase]
+            ahead.start(f"learn{phase}", learn, agent.learner, agent.scale, agent.sums, batches, self.keys)
+
     @property
     def axes(self) -> Axes:
         if self.algorithm.mesh is None:
@@ -424,6 +441,7 @@ class SteppedDriver(Driver):
             return function(*arguments)
         collecting = self.state.counters.interaction < self.state.counters.learning_from
         self.display.phase("compiling", "the collector" if collecting else "the learner")
+        self.ready(program)
         result = function(*arguments)
         self._compiled.add(program)
         self.display.phase("collecting" if collecting else "training")

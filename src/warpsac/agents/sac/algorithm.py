@@ -191,11 +191,16 @@ class Sac:
         return Streams(*stream_roots(seeds, 3))
 
     def init(self, seeds: Sequence[int], memory: Ring) -> AgentState[Any, Exploration, Ring, Any]:
+        networks = [sac.init_networks(self.actor, seed) for seed in seeds]
+        return _first_state(self, networks)._replace(memory=memory)
+
+    def first_state(self, networks: Sequence[sac.Networks]) -> AgentState[Any, Exploration, Any, Any]:
+        """All but the memory."""
         return AgentState(
-            learner=stacked([sac.init_learner(self.actor, seed) for seed in seeds]),
-            exploration=stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in seeds]),
-            memory=memory,
-            scale=stacked([RewardScale.initial(self.ring.num_envs) for _ in seeds]),
+            learner=stacked([sac.new_learner(self.actor, one) for one in networks]),
+            exploration=stacked([sac.init_exploration(self.actor, self.ring.num_envs) for _ in networks]),
+            memory=(),
+            scale=stacked([RewardScale.initial(self.ring.num_envs) for _ in networks]),
             sums=self.empty_sums(),
         )
 
@@ -421,6 +426,12 @@ def in_periods(batches: Batch, length: int) -> tuple[tuple[Batch, ...], tuple[Ba
         return jax.tree.map(lambda array: array[of], batches)
 
     return tuple(part(slice(i, whole, length)) for i in range(length)), tuple(map(part, range(whole, updates)))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _first_state(algorithm: Sac, networks: Sequence[sac.Networks]) -> AgentState[Any, Exploration, Any, Any]:
+    """One program: as single calls these few zeros would be some forty, each compiled before the first step."""
+    return algorithm.first_state(networks)
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -139,8 +139,17 @@ def _init_policy(agent: SacActor, rng: np.random.Generator) -> Policy:
     return Policy(jax.tree.map(jnp.asarray, actor), jax.tree.map(jnp.asarray, moments))
 
 
-def init_learner(agent: SacActor, seed: int, arm: int = 0) -> Learner:
-    """The first state of a seed's learner; of several, each arm's is drawn apart."""
+class Networks(NamedTuple):
+    """A seed's networks before the first update."""
+
+    actor: Network
+    actor_moments: TrunkMoments
+    critic: Network
+    critic_moments: TrunkMoments
+
+
+def init_networks(agent: SacActor, seed: int, arm: int = 0) -> Networks:
+    """The first networks of a seed's learner; of several, each arm's are drawn apart."""
     config, rng = agent.config, np.random.default_rng([seed, 0, arm] if arm else [seed, 0])
     actor, actor_moments = _init_policy(agent, rng)
     critic, critic_moments = init_critic(
@@ -155,21 +164,30 @@ def init_learner(agent: SacActor, seed: int, arm: int = 0) -> Learner:
     )
     critic, critic_moments = jax.tree.map(jnp.asarray, (critic, critic_moments))
     if config.projection:
-        actor, critic = jax.jit(project)(actor), jax.jit(project)(critic)
-    log_alpha = jnp.asarray(math.log(config.initial_alpha), jnp.float32)
+        actor, critic = _project(actor), _project(critic)
+    return Networks(actor, actor_moments, critic, critic_moments)
+
+
+def new_learner(agent: SacActor, networks: Networks) -> Learner:
+    """The first state of a seed's learner: copies and constants, no arithmetic, so it may be part of any program."""
+    log_alpha = jnp.asarray(math.log(agent.config.initial_alpha), jnp.float32)
     return Learner(
-        actor=actor,
-        actor_moments=actor_moments,
-        critic=critic,
-        critic_moments=critic_moments,
-        target=jax.tree.map(jnp.copy, critic),
+        *networks,
+        target=jax.tree.map(jnp.copy, networks.critic),
         log_alpha=log_alpha,
-        actor_adam=ADAM.init(actor),
-        critic_adam=ADAM.init(critic),
+        actor_adam=ADAM.init(networks.actor),
+        critic_adam=ADAM.init(networks.critic),
         alpha_adam=ADAM.init(log_alpha),
         updates=jnp.zeros((), jnp.int32),
         first_bad=jnp.full((), -1, jnp.int32),
     )
+
+
+def init_learner(agent: SacActor, seed: int, arm: int = 0) -> Learner:
+    return new_learner(agent, init_networks(agent, seed, arm))
+
+
+_project: Any = jax.jit(project)
 
 
 # --- acting
