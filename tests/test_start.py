@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 
 from runs import tiny
+from warpsac import __main__, cli
 from warpsac.agents.algorithm import RewardScale, stacked
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.runs import curve, rowfiles
 from warpsac.training import start
-from warpsac.training.devices import CompiledAhead
+from warpsac.training.devices import COMPILER, CompiledAhead
 from warpsac.training.fused import COLLECTING, EVALUATION, LEARNING
 from warpsac.training.loop import Loop
 
@@ -185,3 +187,25 @@ def test_the_curve_is_not_drawn_before_the_first_update(
     assert at_start[0] == []
     assert len(rowfiles.read_evaluations(outcome.runs[0])) == shown[-1]
     assert shown[0] >= drawn[0]
+
+
+@pytest.mark.parametrize(("code", "still_compiling", "at_once"), [(2, True, True), (2, False, False), (0, True, False)])
+def test_a_command_that_failed_does_not_wait_for_what_is_being_compiled(
+    monkeypatch: pytest.MonkeyPatch, code: int, still_compiling: bool, at_once: bool
+) -> None:
+    left: list[int] = []
+    monkeypatch.setattr(cli, "main", lambda: code)
+    monkeypatch.setattr(os, "_exit", left.append)
+    program, ahead = Slow(ready=not still_compiling), CompiledAhead()
+    ahead.start("program", program)
+    assert program.began.wait(WAIT)
+    ahead.close()
+    if not still_compiling:
+        ahead._threads.shutdown(wait=True)
+    others = [thread for thread in threading.enumerate() if not thread.name.startswith(COMPILER)]
+    monkeypatch.setattr(threading, "enumerate", lambda: others + [t for t in ahead._threads._threads if t.is_alive()])
+    for thread in others:  # of the test runner
+        monkeypatch.setattr(thread, "_daemonic", True)
+    assert __main__.main() == code
+    assert left == ([code] if at_once else [])
+    program.may_end.set()

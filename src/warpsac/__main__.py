@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 
 INTERRUPTED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
@@ -21,7 +22,9 @@ def main() -> int:
 
     signal.signal(signal.SIGINT, before)
     code = run()
-    if code in INTERRUPTED:
+    # A program that is still being compiled for a run that failed: it may take minutes.
+    compiling = any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())
+    if code in INTERRUPTED or (code and compiling):
         # Python's own way out would wait for, or crash in, programs of JAX that are still running.
         with contextlib.suppress(OSError):  # of a pipe whose reader was interrupted too
             sys.stdout.flush()
