@@ -24,6 +24,7 @@ import tyro
 import warpsac
 
 ROOT = str(Path(warpsac.__file__).parent) + "/"
+AHEAD = "SteppedDriver.compile_ahead"
 SMALL = [
     "--env.num-envs",
     "1",
@@ -70,11 +71,17 @@ def importing(frame: FrameType) -> bool:
 
 
 def trace(words: list[str]) -> list[tuple[str, str]]:
-    """(file, function) of every call into the package that a command makes; imports and class bodies do not count."""
+    """(file, function) of every call into the package that a command makes; imports and class bodies do not count, nor
+    what is traced ahead of the first update: that is the update itself."""
     calls: list[tuple[str, str]] = []
+    ahead: set[FrameType] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
+        if code.co_qualname == AHEAD and event in ("call", "return"):
+            ahead.symmetric_difference_update({frame})
+        if ahead:
+            return
         called = code.co_filename.startswith(ROOT) and code.co_flags & inspect.CO_OPTIMIZED and not importing(frame)
         if event == "call" and called:
             calls.append((code.co_filename.removeprefix(ROOT), code.co_qualname))

@@ -313,8 +313,8 @@ class FusedDriver(Driver):
         whole = rounds_per_period(self.algorithm)
         for repeats, size in ((rounds // whole, whole), *(((1, 1),) * (rounds % whole))):
             if repeats:
-                if first:
-                    self.ready(what)
+                if first and self.ahead is not None:
+                    self.ahead.wait(what)
                 self._call(repeats, size, learning)
         # Waits for the device: dispatch ahead of it would make signals and the time budget wait for all of it.
         longest, episodes = device_episodes.longest_fault(self.state.episodes)
@@ -372,7 +372,8 @@ class FusedDriver(Driver):
         if EVALUATION not in self._announced:
             self.display.phase("compiling", EVALUATION)
             self._announced.add(EVALUATION)
-            self.ready(EVALUATION)
+            if self.ahead is not None:
+                self.ahead.wait(EVALUATION)
         found = jax.device_get(self._play(*self._evaluated(step)))
         on_step()
         limit, spec = self.config.env.max_faults, self.evaluation_env.spec

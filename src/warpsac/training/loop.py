@@ -24,7 +24,7 @@ from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.run_folder import RunFolder, resume_command
-from warpsac.training import evaluate, processes
+from warpsac.training import devices, evaluate, processes
 from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
 from warpsac.training.state import Counters, Driver, info, policy_groups
@@ -62,7 +62,7 @@ class Loop:
         twice = SAME_SIGNAL if processes.count() > 1 else 0.0
         with (
             StopSignals(lambda: self.display.message(STOPPING), twice) as signals,
-            self.driver.compiling_ahead(),
+            self._compiling_ahead(),
             self._saving_on_faults(),
         ):
             if self._due(config.eval.every):
@@ -89,6 +89,15 @@ class Loop:
         if finished:
             return Outcome(paths, "finished")
         return Outcome(paths, "signal" if signal else "time budget", signal)
+
+    @contextlib.contextmanager
+    def _compiling_ahead(self) -> Iterator[None]:
+        """Begin to compile what will be needed, all at once as far as there are cores; no number depends on it."""
+        with contextlib.closing(devices.CompiledAhead()) as self.driver.ahead:
+            if processes.count() == 1:  # several must compile in the same order
+                with modules.own_folder():
+                    self.driver.compile_ahead(self.driver.ahead)
+            yield
 
     # --- where it stands
 

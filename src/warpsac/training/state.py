@@ -8,8 +8,7 @@ go into its manifest.
 from __future__ import annotations
 
 import abc
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -18,7 +17,6 @@ import numpy as np
 
 from warpsac.agents.algorithm import AgentState, Algorithm, stacked
 from warpsac.config.schema import Config
-from warpsac.envs import modules
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
 from warpsac.replay.host import HostRing
@@ -81,23 +79,9 @@ class Driver(abc.ABC):
     ahead: CompiledAhead | None = None
     """What is compiled while something else is done."""
 
-    @contextlib.contextmanager
-    def compiling_ahead(self) -> Iterator[None]:
-        """Begin to compile what will be needed, all at once as far as there are cores; no number depends on it."""
-        with contextlib.closing(CompiledAhead()) as self.ahead:
-            if processes.count() == 1:  # several must compile in the same order
-                with modules.own_folder():
-                    self.compile_ahead(self.ahead)
-            yield
-
     @abc.abstractmethod
     def compile_ahead(self, ahead: CompiledAhead) -> None:
         """Start with what is certain to be called and takes long to compile."""
-
-    def ready(self, name: str) -> None:
-        """Wait for a program that is being compiled."""
-        if self.ahead is not None:
-            self.ahead.wait(name)
 
     @property
     def axes(self) -> Axes:

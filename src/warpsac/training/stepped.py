@@ -441,7 +441,8 @@ class SteppedDriver(Driver):
             return function(*arguments)
         collecting = self.state.counters.interaction < self.state.counters.learning_from
         self.display.phase("compiling", "the collector" if collecting else "the learner")
-        self.ready(program)
+        if self.ahead is not None:
+            self.ahead.wait(program)
         result = function(*arguments)
         self._compiled.add(program)
         self.display.phase("collecting" if collecting else "training")
