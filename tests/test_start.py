@@ -127,12 +127,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected", "programs"),
+    ("cores", "changes", "expected", "programs"),
     [
-        ({}, ["sample", "learn0", "learn1"], "learn|sample"),
-        ({"replay": {"placement": "host"}}, ["learn0", "learn1"], "learn"),
-        ({"task": "probe-native", "updates_per_step": 2}, [EVALUATION, COLLECTING, LEARNING], "advance|single"),
-        ({"stop_at": 45}, [], ""),
+        (4, {}, ["sample", "learn0", "learn1"], "learn|sample"),
+        (2, {}, ["sample", "learn0"], "sample"),
+        (4, {"replay": {"placement": "host"}}, ["learn0", "learn1"], "learn"),
+        (2, {"task": "probe-native", "updates_per_step": 2}, [EVALUATION, COLLECTING, LEARNING], "advance|single"),
+        (2, {"stop_at": 45}, [], ""),
     ],
 )
 @pytest.mark.usefixtures("no_pictures")
@@ -140,11 +141,14 @@ def test_a_run_compiles_ahead_exactly_what_it_calls(
     tmp_path: Path,
     started: list[str],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
     changes: dict[str, Any],
     expected: list[str],
     programs: str,
 ) -> None:
     """So none is compiled twice."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
     config = tiny(tmp_path, **{"stop_at": 75} | changes)
     with start.prepared(config) as loop, caplog.at_level(logging.WARNING):
         caplog.clear()

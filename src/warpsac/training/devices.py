@@ -125,8 +125,8 @@ class CompiledAhead:
     """
 
     def __init__(self) -> None:
-        # Compiling one program keeps about two cores busy.
-        self._threads = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2), COMPILER)
+        self.at_once = max(1, (os.cpu_count() or 1) // 2)  # compiling one program keeps about two cores busy
+        self._threads = ThreadPoolExecutor(self.at_once, COMPILER)
         self._started: list[tuple[str, Future[Any]]] = []
 
     def start(self, name: str, program: Any, *arguments: Any, **static: Any) -> None:

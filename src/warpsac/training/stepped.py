@@ -273,7 +273,7 @@ class SteppedDriver(Driver):
         if not self._host_memory:
             ahead.start("sample", self.programs.sample, *drawn)
         batches = jax.eval_shape(self.programs.sample, *drawn)
-        for i in range(self._phases):
+        for i in range(min(self._phases, ahead.at_once)):  # the first update is not to wait for the second's program
             phase = (counters.updates + i * self.algorithm.updates_per_round) % self._phases
             learn = self.programs.learn[phase]
             ahead.start(f"learn{phase}", learn, agent.learner, agent.scale, agent.sums, batches, self.keys)
