@@ -524,3 +524,17 @@ def test_reliability_is_what_the_soak_found():
     assert tries in " ".join((ROOT / "docs/checkpoints.md").read_text().split())
     for attacked in (odd["command_lines"], odd["folders"]):
         assert attacked["tracebacks"] == attacked["wrong_exit_codes"] == attacked["hangs"] == 0
+
+
+def test_the_starts_are_those_that_were_measured():
+    text = (ROOT / "docs/performance.md").read_text()
+    rows = []
+    for one in measurements("start-cpu"):
+        for kind in ("cold", "warm"):
+            for when, found in (("before", one["result"]["before"][kind]), ("now", one["result"][kind])):
+                figures = (
+                    f"{found['seconds']:.0f} | {found['cpu_seconds']:.1f} | {found['programs']} | {found['from_cache']}"
+                )
+                rows.append(f"| {one['what']}, {kind}, {when} | {figures} |")
+    assert len(rows) >= 4
+    assert "\n".join(rows) in text
