@@ -139,6 +139,9 @@ def test_results_are_gathered_from_nodes_without_the_folder(
         return has_saved(run)
 
     wait_until(turn_until_saved)  # while it trains elsewhere
+    first.stop(Job(cell, (2,)))  # another program: it does not end for that
+    first.stop(scheduler.running[0])
+    wait_until(lambda: scheduler.waiting or scheduler.turn())
     scheduler.stop()
     first.close()
     assert [job.seeds for job in scheduler.waiting] == [(1,)]

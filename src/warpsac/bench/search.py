@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,6 @@ from warpsac.errors import UserError
 from warpsac.report.groups import scale_of
 from warpsac.report.numerals import plain
 from warpsac.report.runs import read_run
-from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.trials import Searched, Trial
 
 # New trials that fail one after the other before no more are asked for: it is hardly a matter of their settings.
@@ -121,7 +121,6 @@ class Course:
         if trial.cell is None:
             board.say(f"refused: {self._called(trial)}: {settings}: {trial.entry.reason}")
             return
-        write_plan(self._bench, [Planned(trial.cell.name, trial.cell.config)])
         require_as_planned(self._bench, trial.cell)
         board.add([trial.cell])
         board.say(f"new: {self._called(trial)}: {settings}")
@@ -229,30 +228,30 @@ def _word(value: Any) -> str:
 
 def train_command(config: Config, seeds: Sequence[int] = DEFAULT_SEEDS) -> str:
     """The command that trains with these settings, on the seeds that results are reported with."""
-    default, _ = configure(
-        config.task, variant=config.variant, simulator=config.simulator, env={"num_envs": config.env.num_envs}
-    )
+    usual = functools.partial(configure, config.task, variant=config.variant, simulator=config.simulator)
     words = ["warpsac", "train", config.task]
-    words += ["--algo", config.algo] if config.algo != "sac" else ["--variant", config.variant]
-    if config.profile != default.profile:
-        default, _ = configure(
-            config.task, variant=config.variant, simulator=config.simulator, profile=config.profile,
-            env={"num_envs": config.env.num_envs},
-        )  # fmt: skip
-        words += ["--profile", config.profile]
-    usual = dict(leaves({**dataclasses.asdict(default), "task_config": {}}))
-    usual["env.num_envs"] = configure(config.task, variant=config.variant, profile=config.profile)[0].env.num_envs
-    for path, value in leaves({**dataclasses.asdict(config), "task_config": {}}):
-        if path.partition(".")[0] not in ("task", "algo", "variant", "profile", "seeds", "out", "name"):
-            words += _option(path, value) if value != usual[path] else []
+    words += ["--variant", config.variant] if config.algo == "sac" else ["--algo", config.algo]
+    profile = None
+    if usual()[0].profile != config.profile:
+        profile = config.profile
+        words += ["--profile", profile]
+    if usual(profile=profile)[0].env.num_envs != config.env.num_envs:
+        words += ["--env.num-envs", str(config.env.num_envs)]
+    default = usual(profile=profile, env={"num_envs": config.env.num_envs})[0]
+    before, now = (dict(leaves({**dataclasses.asdict(one), "task_config": {}})) for one in (default, config))
+    for path in (path for path in now if path not in ("seeds", "out", "name") and now[path] != before[path]):
+        words += _option(path, now[path])
     for path, value in config.task_config.items():
-        words += [f"--task-config.{path}", *map(str, value if isinstance(value, list | tuple) else [value])]
+        words += [f"--task-config.{path}", *_listed(value)]
     return shlex.join([*words, "--seeds", *map(str, seeds)])
 
 
 def _option(path: str, value: Any) -> list[str]:
-    words = list(map(str, value if isinstance(value, list | tuple) else [value]))
     section, dot, name = path.rpartition(".")
     if isinstance(value, bool):
         return [f"--{section}{dot}{'' if value else 'no-'}{name}".replace("_", "-")]
-    return [f"--{path}".replace("_", "-"), *words]
+    return [f"--{path}".replace("_", "-"), *_listed(value)]
+
+
+def _listed(value: Any) -> list[str]:
+    return list(map(str, value if isinstance(value, list | tuple) else [value]))

@@ -61,24 +61,32 @@ class Study:
         self._search, self._config, self._journal = search, config, bench / JOURNAL
         self._name, self._distributions = name, {path: self._distribution(of) for path, of in search.space.items()}
         with _understood(self._journal):
-            self._study = self._optuna.create_study(
-                storage=self._storage(), study_name=name, direction="maximize", load_if_exists=True,
-                sampler=self._optuna.samplers.RandomSampler(), pruner=self._pruner(),
-            )  # fmt: skip
+            storage = self._storage()
+            if name not in self._optuna.get_all_study_names(storage):
+                self._optuna.create_study(storage=storage, study_name=name, direction="maximize")
+            self._study = self._optuna.load_study(
+                study_name=name, storage=storage, sampler=self._optuna.samplers.RandomSampler(), pruner=self._pruner()
+            )
             if self._study.direction.name != "MAXIMIZE":
                 raise ValueError("another direction")
             known = self._study.user_attrs.get("search")
+            if known is not None:
+                self._require_same(known)
             self.entries()
-        definition = {**search.definition, "seeds": list(config.seeds)}
         if known is None:
-            self._study.set_user_attr("search", definition)
-        elif not isinstance(known, dict) or known != definition:
-            of = known if isinstance(known, dict) else {}
-            key = next(key for key in definition if of.get(key) != definition[key])
-            raise UserError(
-                f"{bench}: its search {name} has {key} = {json.dumps(of.get(key))}, the suite says "
-                f"{json.dumps(definition[key])}: choose another --out, or move the folder away"
-            )
+            self._study.set_user_attr("search", self._definition)
+
+    @property
+    def _definition(self) -> dict[str, Any]:
+        return {**self._search.definition, "seeds": list(self._config.seeds)}
+
+    def _require_same(self, known: Mapping[str, Any]) -> None:
+        for key, wanted in self._definition.items():
+            if known[key] != wanted:
+                raise UserError(
+                    f"{self._journal}: its search {self._name} has {key} = {json.dumps(known[key])}, the suite says "
+                    f"{json.dumps(wanted)}: choose another --out, or move the folder away"
+                )
 
     # --- what there is
 

@@ -93,6 +93,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
             for found in study.searches
         ],
         most_shown=trials.MOST_SHOWN,
+        most_listed=trials.MOST_LISTED,
         panels=_panels(study, labels),
         overall=_scope(study, labels, len(study.scopes) - 1) if study.scopes else None,
         families=[_family(study, labels, numbers, family) for family in families],

@@ -23,7 +23,7 @@ from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Changes, Group, Scale, in_order
 from warpsac.report.missing import Missing, find_missing
 from warpsac.report.runs import REACHED, Axis, Run, common_changes
-from warpsac.report.trials import Found, marked, pruned_cells
+from warpsac.report.trials import Found, marked
 from warpsac.runs.bench_plan import Planned
 
 Metric = Literal["final", "auc", "wall_auc"]
@@ -283,8 +283,7 @@ class Study:
 
 def make_study(runs: Sequence[Run], planned: Sequence[Planned] = (), searches: Sequence[Found] = ()) -> Study:
     """`searches`: those whose trials are among the runs."""
-    pruned = pruned_cells(searches)
-    runs, planned = marked(runs, searches), [cell for cell in planned if cell.name not in pruned]
+    runs = marked(runs, searches)
     by_task: defaultdict[str, list[Run]] = defaultdict(list)
     for run in runs:
         if run.group and run.shown and run.status not in ("duplicate", "pruned"):
@@ -300,7 +299,7 @@ def make_study(runs: Sequence[Run], planned: Sequence[Planned] = (), searches: S
     scopes = [scope for scope in families if any(task.finished for task in scope.tasks)]
     if len(scopes) > 1:
         scopes.append(Scope(ALL_FAMILIES, [task for scope in scopes for task in scope.tasks]))
-    missing = find_missing(runs, planned) if planned or not searches else []
+    missing = find_missing(runs, planned) if planned or not searches else []  # trials are no grid
     return Study(list(runs), tasks, scopes, missing, common_changes(runs), bool(planned), searches)
 
 

@@ -15,6 +15,7 @@ from warpsac.report.runs import Run
 from warpsac.runs.trials import TRIALS, Searched, Trial, read_trials
 
 MOST_SHOWN = 8  # trials of a search with curves of their own: more cannot be told apart
+MOST_LISTED = 200  # in the table on the page
 WIDTH, HEIGHT, MARGIN = 260.0, 130.0, 8.0  # of a picture, in its own units
 WIDE = 30.0  # the ratio of the ends of a range that is drawn on a logarithmic axis
 
@@ -63,11 +64,6 @@ def marked(runs: Sequence[Run], searches: Sequence[Found]) -> list[Run]:
             run = dataclasses.replace(run, status="pruned", detail=f"by its search{at}")
         result.append(dataclasses.replace(run, shown=rank < MOST_SHOWN))
     return result
-
-
-def pruned_cells(searches: Sequence[Found]) -> set[str]:
-    """The names of cells of which no further run is to be expected."""
-    return {trial.cell for found in searches for trial in found.search.trials if trial.state == "pruned"}
 
 
 def text_of(value: Any) -> str:
