@@ -16,6 +16,7 @@ import pytest
 
 from sweeps import END, EVERY, SETTINGS, SPACE, Killed, result_of, sweep, trials_of, write_sweep
 from warpsac import cli
+from warpsac.bench import command
 from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.search import train_command
 from warpsac.bench.space import Choice, Objective, Range, progress
@@ -325,6 +326,27 @@ def test_settings_that_exclude_one_another_use_up_a_trial(
     )
     assert line in capsys.readouterr().out
     assert (sweep(monkeypatch, suite, out)[1].started) == []
+
+
+@pytest.mark.parametrize("pruner", ["asha", "hyperband"])
+def test_other_pruners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pruner: str) -> None:
+    suite = write_sweep(tmp_path / "a.yaml", 5, pruner=pruner)
+    code, trainer = sweep(monkeypatch, suite, tmp_path / "out")
+    states = {trial.cell: trial.state for trial in trials_of(tmp_path / "out")}
+    assert (code, set(states.values())) == (0, {"finished", "pruned"})
+    assert trainer.stopped == [cell for cell, state in states.items() if state == "pruned"]
+
+
+def test_without_the_simulator_no_trial_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "obstacle", lambda family, env: "install it")
+    suite = write_sweep(tmp_path / "a.yaml")
+    line = "cannot run here: install it (search probe-point-warpsac-l, no trial is started)"
+    for words, expected in (("--dry-run",), 0), ((), 1):
+        code, trainer = sweep(monkeypatch, suite, tmp_path / "out", *words)
+        assert (code, trainer.started) == (expected, [])
+        assert line in capsys.readouterr().out.splitlines()[0]
 
 
 # --- the folder

@@ -20,7 +20,7 @@ from warpsac.bench.board import NOT_HERE, Board, counted, table_of
 from warpsac.bench.scheduler import POLL, Job, Launcher, Scheduler, Together, jobs_of
 from warpsac.bench.space import MOST_TRIALS
 from warpsac.bench.state import RunState, require_as_planned
-from warpsac.bench.suite import BUILT_IN, Cell, Suite, make_suite, narrowed
+from warpsac.bench.suite import BUILT_IN, Cell, Origin, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
 from warpsac.config.schema import at_least, at_most
@@ -101,7 +101,8 @@ def command(asked: BenchOptions) -> int:
         return 0
     courses_of = _courses_of(suite)
     with _locked(folder):
-        write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
+        if suite.cells:
+            write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
         return _train(suite, folder, asked, courses_of(folder))
 
 
@@ -209,6 +210,15 @@ def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], l
     return jobs, absent, notes
 
 
+def _obstacle(origin: Origin, asked: BenchOptions) -> list[str]:
+    """A note on a search whose simulator is not here."""
+    family = registry.target_of(origin.cell.config).family
+    if not (way_out := obstacle(family, origin.cell.config.env)):
+        return []
+    then = "no trial is started" if asked.launcher == "local" else "the machines of the cluster need it"
+    return [f"{family} cannot run here: {way_out} (search {origin.cell.name}, {then})"]
+
+
 def _print_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
     board = Board(folder, suite.cells)
     jobs, absent, notes = _prepare(board, asked)
@@ -217,7 +227,7 @@ def _print_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
     console = Console() if sys.stdout.isatty() else Console(width=200)
     if rows:
         console.print(table_of(rows, console.width))
-    for note in notes:
+    for note in [*notes, *(note for origin in suite.origins for note in _obstacle(origin, asked))]:
         print(note)
     count = Counter(
         NOT_HERE if name in names and state.status != "finished" else state.status
@@ -239,17 +249,6 @@ def _print_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
 
 
 # --- doing it
-
-
-def _obstacle(course: Course, asked: BenchOptions) -> list[str]:
-    """A note on a search whose simulator is not here; without a cluster none of its trials is started."""
-    config = course.origin.cell.config
-    family = registry.target_of(config).family
-    if not course.left or not (way_out := obstacle(family, config.env)):
-        return []
-    course.closed = asked.launcher != "ray"
-    then = "no trial is started" if course.closed else "the machines of the cluster need it"
-    return [f"{family} cannot run here: {way_out} ({course.name}, {then})"]
 
 
 def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
@@ -279,8 +278,10 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions, courses: Sequence[Co
         board.add(course.cells, course.pruned)
     jobs, absent, notes = _prepare(board, asked)
     for course in courses:
-        notes += _obstacle(course, asked)
-    for note in dict.fromkeys(notes):
+        if found := _obstacle(course.origin, asked):
+            course.closed = asked.launcher == "local"
+            notes += found if course.left else []
+    for note in notes:
         print(note)
     left = sum(len(job.seeds) for job in jobs + absent)
     of_cells = sum(len(cell.config.seeds) for cell in board.cells)

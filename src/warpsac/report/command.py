@@ -69,7 +69,7 @@ def command(asked: ReportOptions) -> int:
         planned, unreadable = missing.find_plans(roots)
         searches, without = trials.find_searches(roots)
         unreadable += without
-        if not found and not planned:
+        if not found and not planned and not searches:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
         if not asked.out and out.is_symlink():
