@@ -19,14 +19,15 @@ from warpsac import cli
 from warpsac.bench import command
 from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.search import train_command
-from warpsac.bench.space import Choice, Objective, Range, progress
+from warpsac.bench.space import SEARCH_SEEDS, Choice, Objective, Range, progress
 from warpsac.bench.study import JOURNAL, Study
-from warpsac.bench.suite import Origin
+from warpsac.bench.suite import DEFAULT_SEEDS, Origin
 from warpsac.cli import train_config
 from warpsac.config.schema import Config
 from warpsac.errors import UserError
 from warpsac.runs import run_folder
 from warpsac.runs.trials import TRIALS, Trial
+from warpsac.training.evaluate import evaluation_seed
 
 try:
     import optuna as _  # noqa: F401
@@ -151,6 +152,15 @@ def test_the_objective_by_hand() -> None:
     # Areas: 100 + 300 + 700 over 300, and 200 + 2400 over 300.
     assert progress([one, other], Objective(None))[-1] == (300, pytest.approx((1100 / 300 + 2600 / 300) / 2))
     assert progress([], Objective(1)) == []
+
+
+def test_no_evaluation_of_the_benchmark_is_tuned_on() -> None:
+    steps = range(0, 1_000_001, 20_000)
+    drawn = [
+        {evaluation_seed(seed, step) for seed in seeds for step in steps} for seeds in (DEFAULT_SEEDS, SEARCH_SEEDS)
+    ]
+    assert [len(found) for found in drawn] == [5 * len(steps), 3 * len(steps)]
+    assert drawn[0].isdisjoint(drawn[1])
 
 
 # --- trials

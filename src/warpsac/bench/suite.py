@@ -64,7 +64,7 @@ class Origin:
     """Where a search starts: a task and variant, of which each trial has other settings."""
 
     cell: Cell
-    """Without the searched settings; not trained itself."""
+    """With some values of the searched settings; not trained itself."""
     search: Search
     make: Callable[[Settings], Config]
     """The config of a trial from its values, by dotted names."""
