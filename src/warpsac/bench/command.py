@@ -283,10 +283,9 @@ def _train(suite: Suite, folder: Path, asked: BenchOptions, courses: Sequence[Co
             notes += found if course.left else []
     for note in notes:
         print(note)
-    left = sum(len(job.seeds) for job in jobs + absent)
-    of_cells = sum(len(cell.config.seeds) for cell in board.cells)
+    count = Counter(state.status for states in board.states.values() for state in states)
     trials = f", {counted(sum(course.left for course in courses), 'trial')} to choose" if courses else ""
-    print(f"{suite.name}: {counted(of_cells, 'run')} in {folder}, {of_cells - left} finished; "
+    print(f"{suite.name}: {counted(count.total(), 'run')} in {folder}, {count['finished']} finished; "
           f"{counted(len(jobs), 'program')} to run{trials}")  # fmt: skip
     memory = _memory(asked)
 
