@@ -144,7 +144,7 @@ JAXES := oldest newest
 test-jax:  ## the core with the oldest and the newest JAX that each Python has; JAXES=newest, PYTHON=...: one of them
 	@$(call for_each_python,for jax in $(JAXES); do venv=.venv-jax-$$jax-$$number; \
 	  $(MAKE) --no-print-directory setup EXTRA=jax-$$jax VENV=$$venv PYTHON=$$python && \
-	  $$venv/bin/python -c 'import jax; print("JAX", jax.__version__, "on Python $$number")' && \
+	  $$venv/bin/python -c 'import jax, platform; print("JAX", jax.__version__, "on Python", platform.python_version())' && \
 	  $$venv/bin/python -m pytest -q -n $(JOBS) $(TESTS_jax) $(ARGS) && rm -rf $$venv || exit; done)
 
 browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
