@@ -129,7 +129,7 @@ for number in 3.11 3.12 3.13; do case " $$done " in *" $$number "*) ;; *) echo "
 endef
 
 docs: $(DOCS)  ## the documentation as pages, site/index.html: warnings and broken links fail; needs no network to read
-	$(BIN)/python docs/site/build.py site
+	$(BIN)/python docs/site/make_site.py site
 
 dist: $(STAMP)  ## build dist/: the sdist, and from it the wheel
 	@$(BIN)/$(LOCKED) --requirement requirements/tools.txt

@@ -14,7 +14,7 @@ sys.path.insert(0, str(HERE))
 PROJECT = tomllib.loads((HERE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 project = PROJECT["name"]
-author = "The warpsac authors"
+copyright = author = PROJECT["authors"][0]["name"]
 release = PROJECT["version"]
 html_title = f"{project} {release}"
 
@@ -45,5 +45,6 @@ smartquotes = False
 html_theme = "furo"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_copy_source = False
 html_show_sphinx = False

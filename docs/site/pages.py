@@ -1,11 +1,11 @@
 """What the site makes of the pages, which are plain Markdown that reads well on a code host too.
 
-- Links out of docs/: to README.md they lead to the home page, to a program or notebook they take the file along, others
-  lead to the repository.
-- index.md is the navigation: a section of the sidebar for each of its sections, an entry for each link in its lists. A link
-  that shows a file's name, as in `[metrics.md](metrics.md)`, shows the title of its entry.
+- A link out of docs/ leads to the home page (README.md), takes the file along (a program, a notebook, a picture), or
+  leads to the repository.
+- index.md is the navigation: a section of the sidebar for each of its sections, an entry for each link in its lists.
+- A link that shows a file's name, as in `[metrics.md](metrics.md)`, shows the title of its entry instead.
 - api.md is a list of names; each is replaced by what its docstrings say.
-- What stands between `<!-- site: NAME -->` and `<!-- /site -->` is for the code host alone; the site has one of `BLOCKS` there.
+- What stands between `<!-- site: NAME -->` and `<!-- /site -->` is for the code host; the site has one of `BLOCKS`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAME = re.compile(r"^- \[`([\w.]+)`\]\([^)]+\)\n", re.MULTILINE)
 BLOCK = re.compile(r"<!-- site: (\w+) -->\n.*?<!-- /site -->\n", re.DOTALL)
 SHOWN = {".png", ".webp"}
 TAKEN_ALONG = {".py", ".ipynb"}
-REPORT = "kept-runs/index.html"  # where build.py writes the report of results/trained
+REPORT = "kept-runs/index.html"  # where make_site.py writes the report of results/trained
 
 
 def introduction() -> str:
@@ -35,16 +35,25 @@ def introduction() -> str:
     return re.sub(r"\]\((?!https?:|#)([^)]+)\)", lambda link: f"]({seen_from_docs(link.group(1))})", text)
 
 
+def python() -> str:
+    """README's program, with what it says about it up to the end of the sentence."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    program = re.search(r"```python\n.*?\n```\n\n[^.]*\.[^.]*\.", text, re.DOTALL)
+    assert program is not None
+    return program.group() + "\n"
+
+
 def seen_from_docs(target: str) -> str:
     return target.removeprefix("docs/") if target.startswith("docs/") else f"../{target}"
 
 
 def report() -> str:
+    alone = f'<a href="{REPORT}">alone on a page</a>'
     frame = f'<iframe class="report" src="{REPORT}" title="report of the kept runs" loading="lazy"></iframe>'
-    return f'The report of these runs (<a href="{REPORT}">alone on a page</a>; `warpsac report results/trained` makes it):\n\n{frame}\n'
+    return f"The report of these runs ({alone}; `warpsac report results/trained` makes it):\n\n{frame}\n"
 
 
-BLOCKS = {"introduction": introduction, "report": report}
+BLOCKS = {"introduction": introduction, "python": python, "report": report}
 
 
 def outside(link: re.Match[str]) -> str:
@@ -92,6 +101,13 @@ def read(app: Any, page: str, source: list[str]) -> None:
     source[0] = text
 
 
+def without_filler(app: Any, kind: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+    """Fields of a NamedTuple that say nothing of themselves get a line from Python that says nothing either."""
+    if lines and lines[0].startswith("Alias for field number"):
+        lines.clear()
+
+
 def setup(app: Any) -> dict[str, bool]:
     app.connect("source-read", read)
+    app.connect("autodoc-process-docstring", without_filler)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
