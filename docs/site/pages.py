@@ -5,6 +5,7 @@
 - index.md is the navigation: a section of the sidebar for each of its sections, an entry for each link in its lists.
 - A link that shows a file's name, as in `[metrics.md](metrics.md)`, shows the title of its entry instead.
 - api.md is a list of names; each is replaced by what its docstrings say.
+- A number, its ± and its spread stay on one line.
 - What stands between `<!-- site: NAME -->` and `<!-- /site -->` is for the code host; the site has one of `BLOCKS`.
 """
 
@@ -98,7 +99,7 @@ def read(app: Any, page: str, source: list[str]) -> None:
         text += navigation(text)
     if page == "api":
         text = NAME.sub(reference, text)
-    source[0] = text
+    source[0] = re.sub(r" ± |(?<=[🟢🟠🔴]) ", lambda part: part.group().replace(" ", "\u00a0"), text)  # not broken there
 
 
 def without_filler(app: Any, kind: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
