@@ -239,6 +239,7 @@ $(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
 $(DOCS): requirements/docs.txt $(STAMP)
 	@echo "installing what makes the documentation"
 	@$(BIN)/$(LOCKED) --requirement requirements/docs.txt
+	@$(BIN)/python .ci/licences.py
 	@touch $@
 
 $(STAMP): $(LOCK) pyproject.toml

@@ -89,10 +89,11 @@ def main(folder: str) -> int:
         return code
     (site / ".buildinfo").unlink()
     (site / "_sources").rmdir()  # of files taken along, and empty
+    runs, report = str(ROOT / "results/trained"), (site / REPORT).parent
     with contextlib.redirect_stdout(None):
-        write_report(
-            ReportOptions((str(ROOT / "results/trained"),), out=str((site / REPORT).parent), title="Kept runs")
-        )
+        write_report(ReportOptions((runs,), out=str(report), title="Kept runs"))
+    for file in report.iterdir():  # paths as in the repository, not as on this machine
+        file.write_text(file.read_text(encoding="utf-8").replace(f"{ROOT}/", ""), encoding="utf-8")
     links = checked(site)
     for line in links.faults:
         print(line, file=sys.stderr)

@@ -24,6 +24,7 @@ LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(?=[)#])")
 ENTRY = re.compile(r"^- \[([^\]]+)\]\(([\w-]+)\.md\)", re.MULTILINE)
 NAMED = re.compile(r"\[([\w-]+)\.md\](?=\(\1\.md[#)])")
 NAME = re.compile(r"^- \[`([\w.]+)`\]\([^)]+\)\n", re.MULTILINE)
+UNBROKEN = re.compile(r" ± |(?<=[🟢🟠🔴]) ")
 BLOCK = re.compile(r"<!-- site: (\w+) -->\n.*?<!-- /site -->\n", re.DOTALL)
 SHOWN = {".png", ".webp"}
 TAKEN_ALONG = {".py", ".ipynb"}
@@ -99,7 +100,7 @@ def read(app: Any, page: str, source: list[str]) -> None:
         text += navigation(text)
     if page == "api":
         text = NAME.sub(reference, text)
-    source[0] = re.sub(r" ± |(?<=[🟢🟠🔴]) ", lambda part: part.group().replace(" ", "\u00a0"), text)  # not broken there
+    source[0] = UNBROKEN.sub(lambda part: part.group().replace(" ", "\u00a0"), text)
 
 
 def without_filler(app: Any, kind: str, name: str, found: Any, options: Any, lines: list[str]) -> None:

@@ -106,8 +106,8 @@ class StepResult(NamedTuple):
     final_obs: Array  #: float32 [N, D]
     success: Array | None = None  #: bool [N], the task is solved at this step; None if the task defines no success
     faulty: Array | None = None
-    """bool [N], the step is void and its environment restarted at `obs`: it was NaN, or, where the episode ended as well,
-    the simulator lost the last observation."""
+    """bool [N], the step is void and its environment restarted at `obs`: it was NaN, or, where the episode ended as
+    well, the simulator lost the last observation."""
 
     def of_seed(self, s: int) -> StepResult:
         """One seed's part of a step [S, N, ...] of all seeds."""
