@@ -130,6 +130,7 @@ endef
 
 docs: $(DOCS)  ## the documentation as pages, site/index.html: warnings and broken links fail; needs no network to read
 	$(BIN)/python docs/site/make_site.py site
+	$(BIN)/python tests/site_in_browser.py site
 
 dist: $(STAMP)  ## build dist/: the sdist, and from it the wheel
 	@$(BIN)/$(LOCKED) --requirement requirements/tools.txt

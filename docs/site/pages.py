@@ -64,7 +64,7 @@ def outside(link: re.Match[str]) -> str:
     path = (ROOT / "docs" / target).resolve()
     if path == ROOT / "README.md":
         return "index.md"
-    if path.suffix in SHOWN | TAKEN_ALONG:
+    if path.suffix in SHOWN | TAKEN_ALONG or not path.exists():  # what is missing is a warning
         return target
     return f"{REPOSITORY}/{'tree' if path.is_dir() else 'blob'}/main/{path.relative_to(ROOT)}"
 
@@ -87,7 +87,7 @@ def navigation(text: str) -> str:
 def reference(entry: re.Match[str]) -> str:
     """The directive that shows the docstrings of a name."""
     module, _, name = entry.group(1).rpartition(".")
-    found = getattr(importlib.import_module(module), name)
+    found = getattr(importlib.import_module(module), name, None)  # what is missing is a warning
     kind = "function" if not inspect.isclass(found) else "exception" if issubclass(found, Exception) else "class"
     return f"```{{eval-rst}}\n.. auto{kind}:: {entry.group(1)}\n```\n"
 
