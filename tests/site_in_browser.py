@@ -1,7 +1,9 @@
-"""The built documentation in headless Chromium, from the disk, on a desktop's and a phone's screen: a part of `make docs`.
+"""The built documentation in headless Chromium, from the disk, on the screens of a desktop and a phone.
 
-    python tests/site_in_browser.py site      # exit code 1 if a page complains, loads something from elsewhere, has a
-                                              # broken picture or is wider than the screen, or if the search finds nothing
+    python tests/site_in_browser.py site      # a part of `make docs`
+
+The exit code is 1 if a page complains, loads something from elsewhere, has a broken picture or is wider than the screen,
+or if the search finds nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from chromium import Page, find_browser, page
 
 SCREENS = {"desktop": (1400, 1000, False), "phone": (390, 844, True)}
 BROKEN = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
+FOUND = "[...document.querySelectorAll('#search-results li > a')].map(link => link.text)"
 SEARCHES = {"load_policy": "warpsac.load_policy", "Slurm": "From one GPU to a cluster"}
 
 
@@ -47,8 +50,7 @@ def main(folder: str) -> int:
         for words, title in SEARCHES.items():
             tab.visit(f"{(site / 'search.html').as_uri()}?q={words}")
             try:
-                found = f"[...document.querySelectorAll('#search-results li > a')].some(a => a.text == {json.dumps(title)})"
-                tab.wait_for(found, 10)
+                tab.wait_for(f"{FOUND}.includes({json.dumps(title)})", 10)
             except TimeoutError:
                 wrong.append(f"search for {words}: {title} is not found")
     print(*wrong, sep="\n", file=sys.stderr, end="\n" if wrong else "")
