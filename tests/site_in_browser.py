@@ -2,8 +2,8 @@
 
     python tests/site_in_browser.py site      # a part of `make docs`
 
-The exit code is 1 if a page complains, loads something from elsewhere, has a broken picture or is wider than the screen,
-or if the search finds nothing.
+The exit code is 1 if a page complains, loads something from elsewhere, has a broken picture or is wider than the
+screen, or if the search finds nothing.
 """
 
 from __future__ import annotations
