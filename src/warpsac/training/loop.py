@@ -36,6 +36,8 @@ STOPPING = "stopping as soon as possible, and saving; a second signal stops at o
 
 @dataclass(frozen=True)
 class Outcome:
+    """How training ended, and where its runs are."""
+
     runs: list[Path]
     """The run folder of each seed."""
     reason: Literal["finished", "time budget", "signal"]
