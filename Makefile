@@ -12,7 +12,7 @@ LOCK  := requirements/$(EXTRA).txt
 STAMP := $(VENV)/.installed-$(EXTRA)
 # The same with the simulators that only the tests need, on top: the demo does without.
 SIMULATORS := $(VENV)/.installed-simulators
-SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra check
+SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra check --extra wandb
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
