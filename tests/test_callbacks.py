@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.runs import callbacks, checkpoint, policies, rowfiles, run_folder
 from warpsac.runs.callbacks import Callback, Callbacks, RunView, Tracker
 from warpsac.training import processes, start
+from warpsac.training.loop import Loop
 
 pytestmark = pytest.mark.usefixtures("no_pictures")
 
@@ -192,9 +194,9 @@ def test_a_tracker_that_fails_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_told_of_an_end_that_nobody_wanted(tmp_path: Path, error: BaseException, reason: str) -> None:
-    listener = Listener()
-    told = Callbacks([listener], new_runs(tmp_path), print)
-    with pytest.raises(type(error)), told.until_the_end(lambda: 7):
+    listener, loop = Listener(), SimpleNamespace(step=7)
+    loop.callbacks = Callbacks([listener], new_runs(tmp_path), print)
+    with pytest.raises(type(error)), Loop.telling_callbacks(loop):  # type: ignore[arg-type]
         raise error
     assert listener.told == [("end", 1, 7, reason)]
 

@@ -63,8 +63,8 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   module:make_env             an environment of your own: a class or a function that makes it
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
   --path PATH                 a path in the file of --config that may be used
-  --callback module:Class     tell an object of that class of rows, evaluations, checkpoints and the end;
-                              several, and with --resume too (docs/running.md)
+  --callback module:Class     code of yours, called at rows, evaluations, checkpoints and the end;
+                              several, and with --resume too: docs/running.md
   --coordinator HOST:PORT --process I --processes N
                               one run on several processes, of one host or several: each is started
                               with the same settings and with HOST:PORT, the address of process 0.

@@ -12,7 +12,7 @@ import copy
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -91,6 +91,7 @@ class Callbacks:
     runs: Sequence[RunFolder]
     say: Callable[[str], None]
     driver: Any = None
+    stopping: bool = False
     asked: str | None = None
     """Why one of them wants training to end."""
     failure: str | None = None
@@ -99,10 +100,7 @@ class Callbacks:
 
     def stop(self, reason: str) -> None:
         self.asked = self.asked or " ".join(str(reason).split()) or "no reason given"
-
-    @property
-    def stopping(self) -> bool:
-        return self.asked is not None or self.failure is not None
+        self.stopping = True
 
     def tell(self, hook: str, step: int, contents: Sequence[Any]) -> None:
         """Call one hook of all of them: `contents` are what is new of each run."""
@@ -114,17 +112,6 @@ class Callbacks:
     def end(self, step: int, reason: str) -> None:
         self.tell("on_end", step, [reason] * len(self.runs))
         self.told.clear()
-
-    @contextlib.contextmanager
-    def until_the_end(self, step: Callable[[], int]) -> Iterator[None]:
-        """They are also told of an end that nobody wanted."""
-        try:
-            yield
-        except BaseException as error:
-            stopped = isinstance(error, TrainingStopped)
-            at_once = not isinstance(error, (Exception, SystemExit))
-            self.end(step(), str(error) if stopped else "stopped at once" if at_once else in_a_line(error))
-            raise
 
     def _view(self, callback: Callback, run: RunFolder, step: int) -> RunView:
         folder, config = Path(os.path.abspath(run.path)), copy.deepcopy(run.config)
@@ -148,7 +135,7 @@ class Callbacks:
             place = "".join(f", {Path(frame.filename).name}:{frame.lineno}" for frame in within)
             failure = f"callback {name_of(callback)} failed in {hook} ({line}{place})"
             if self.failure is None:
-                self.failure, self.error = failure, error
+                self.failure, self.error, self.stopping = failure, error, True
             else:
                 self.say(failure)
 

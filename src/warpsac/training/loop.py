@@ -273,6 +273,18 @@ class Loop:
             self.require_finite()
             raise
 
+    @contextlib.contextmanager
+    def telling_callbacks(self) -> Iterator[None]:
+        """Callbacks are also told of an end that nobody wanted."""
+        try:
+            yield
+        except BaseException as error:
+            reason = "stopped at once"
+            if isinstance(error, (Exception, SystemExit)):
+                reason = str(error) if isinstance(error, TrainingStopped) else in_a_line(error)
+            self.callbacks.end(self.step, reason)
+            raise
+
     def _require_no_failed_callback(self, outcome: Outcome) -> None:
         failure = processes.gather(self.callbacks.failure or "")[0]
         if failure:

@@ -162,13 +162,14 @@ def prepared(
             loop = Loop(config, driver, runs, display, target.task, callbacks)
             if resumed is not None:
                 resume_folders(loop, checkpoints, meta)
-            with loop.callbacks.until_the_end(lambda: loop.step):
+            with loop.telling_callbacks():
                 yield loop
 
 
 def _all_callbacks(config: Config, given: Sequence[Callback]) -> list[Callback]:
     """Trackers, and those of the user; a UserError before anything is made if they could not be used."""
-    require_callbacks(given)
+    if given:
+        require_callbacks(given)
     if processes.count() > 1 and (greedy := [name_of(one) for one in given if one.wants_driver]):
         raise UserError(f"callback {greedy[0]}: wants_driver is not for a run on several processes")
     if not (config.log.tensorboard or config.log.wandb):
