@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,9 @@ def test_wandb_offline_holds_every_row_and_continues_after_a_resume(
     assert trackers.wandb_obstacle() is None
     runs = new_runs(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=False, wandb=True)))
     track(runs, 10, odd="nan")
+    time.sleep(1.0)  # W&B names its folders by the second
     track(resumed(runs, 10), 20)
+    wandb.teardown()  # waits for the process that writes the files, which may be behind
     for run in runs:
         files = sorted((run.path / "wandb").glob("offline-run-*/*.wandb"))
         assert len(files) == 2
