@@ -14,7 +14,7 @@ STAMP := $(VENV)/.installed-$(EXTRA)
 SIMULATORS := $(VENV)/.installed-simulators
 # And with what makes the documentation site.
 DOCS := $(VENV)/.installed-docs
-SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra sweep --extra check
+SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra sweep --extra wandb --extra check
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
