@@ -246,6 +246,18 @@ def test_simulator_decides_between_two(stranger: Path, monkeypatch: pytest.Monke
     assert names.lookup("Hopper-v4", "gymnasium").family == "mujoco"
 
 
+def test_no_suggestion_that_would_be_refused(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gymnasium's own tasks are not a module's that has not imported it."""
+    (stranger / "robots.py").write_text("def make_cart(): ...\n")
+    monkeypatch.delitem(sys.modules, "gymnasium")
+    modules.use(["robots"])
+    with pytest.raises(UserError, match=r"^unknown task 'robots:CartPole-v1': did you mean ") as refused:
+        names.lookup("robots:CartPole-v1")
+    suggested = str(refused.value).partition("did you mean ")[2].rstrip("?").split(" or ")
+    assert suggested[0].startswith("robots:Cartpole")
+    assert all(names.lookup(name, made=False).name == name.partition(":")[2] for name in suggested)
+
+
 @pytest.mark.playground
 def test_a_task_that_a_package_adds_to_playground(stranger: Path) -> None:
     from warpsac.envs.jax.playground_tasks import import_playground
