@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from warpsac.bench import local
-from warpsac.bench.board import NOT_HERE, Board, counted, table_of
+from warpsac.bench.board import NOT_HERE, Board, table_of
 from warpsac.bench.scheduler import POLL, Job, Launcher, Scheduler, Together, jobs_of
 from warpsac.bench.state import RunState, require_as_planned
 from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
@@ -25,7 +25,7 @@ from warpsac.bench.worker import Request, make_request
 from warpsac.config.schema import at_least, at_most
 from warpsac.envs import modules, registry
 from warpsac.envs.task_list import obstacle
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.files import Held, lock_file, require_writable, unlock

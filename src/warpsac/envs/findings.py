@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from warpsac.envs.contract import EnvSpec, HostEnv
+from warpsac.errors import counted
 from warpsac.types import LARGEST_OBS, LARGEST_REWARD
 
 STEPS = 200
@@ -28,10 +29,6 @@ NOT_FINITE = Finding(
 NOT_STEPPED = Finding("note", "not stepped: a task of the simulator's own, which may take minutes to compile")
 RESUME_EXACT = Finding("ok", "its state can be saved: resume is exact")
 RESUME_CUTS = Finding("note", "its state cannot be saved: on resume running episodes are cut (nothing else is lost)")
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def of_spec(spec: EnvSpec) -> list[Finding]:

@@ -326,7 +326,9 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         hint = f"did you mean {' or '.join(prefix + one for one in near)}?" if near else listed
         return UserError(f"unknown task '{name}' of simulator {simulator}: {hint}")
     # The registries that the name was looked up in: of a module's name, those that the module has filled.
-    families = [family for family in REGISTRIES if REGISTRIES[family] in sys.modules or (family == "gymnasium" and not module)]
+    families = [
+        family for family in REGISTRIES if REGISTRIES[family] in sys.modules or (family == "gymnasium" and not module)
+    ]
     others = [known for family in SUITES for known in suite_names(family)]
     others += [known for family in families for known in task_names(family)]
     near = [f"{prefix}{one}" for one in suggestions(bare, others + _makers(sys.modules.get(module)))]

@@ -22,7 +22,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, modules, names, overrides, published, registry
 from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, suite_names
 from warpsac.envs.torch import unitree_package
-from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, counted, in_a_line
 
 # The package that a family's extra installs, where its name differs from the family's.
 PACKAGES = {
@@ -221,7 +221,7 @@ def check(tasks: Iterable[Task], config: EnvConfig | None = None) -> Iterator[Ch
     for family, members in groupby(tasks, key=lambda task: task.family):
         missing = obstacle(family, config, thorough=True)
         if missing:
-            yield Checked(f"{family}, {len(list(members))} tasks", family, "missing", missing)
+            yield Checked(f"{family}, {counted(len(list(members)), 'task')}", family, "missing", missing)
             continue
         for task in members:
             yield Checked(task.name, family, *_try(task, config))
@@ -243,7 +243,7 @@ def _try(task: Task, config: EnvConfig) -> tuple[Level, str]:
     if wrong:
         return "differs", "; ".join(wrong)
     versions = ", ".join(f"{package} {version}" for package, version in spec.versions.items())
-    return "ok", f"{spec.views.obs_dim} observations, {spec.action_dim} actions ({versions})"
+    return "ok", f"{counted(spec.views.obs_dim, 'observation')}, {counted(spec.action_dim, 'action')} ({versions})"
 
 
 def _step(task: Task, config: EnvConfig) -> contract.EnvSpec:
@@ -282,6 +282,6 @@ def _check(tasks: list[Task], asked: TasksOptions) -> int:
         print(json.dumps([dataclasses.asdict(result) for result in found]))
     else:
         absent = [result.family for result in found if result.level == "missing"]
-        line = f"{count['ok']} tasks as in the table, {count['differs']} differ, {count['fails']} fail"
+        line = f"{counted(count['ok'], 'task')} as in the table, {count['differs']} differ, {count['fails']} fail"
         print(f"{line}; not here: {', '.join(absent)}" if absent else line)
     return 1 if count["differs"] + count["fails"] else 0

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import modules, registry
+from warpsac.errors import counted
 from warpsac.runs import pretrained
 from warpsac.training import devices, evaluate
 from warpsac.training.episodes import Episode
@@ -63,7 +64,7 @@ def command(asked: EvalOptions) -> int:
     seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
     made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env, seed)
     if target.jax and not asked.json:
-        print(f"compiling, then playing {episodes} episode{'s' * (episodes != 1)} ...", file=sys.stderr)
+        print(f"compiling, then playing {counted(episodes, 'episode')} ...", file=sys.stderr)
     with contextlib.closing(made):
         require_fit(policy, made.spec)
         (env,) = made.sets

@@ -10,7 +10,7 @@ from typing import Any
 from warpsac.config.loading import validate
 from warpsac.config.resumable import Changes, changed, differences, may_change
 from warpsac.config.schema import PPO, Config
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.runs.checkpoint import Checkpoint, DamagedCheckpoint
 from warpsac.runs.run_folder import RunFolder, part_of, resume_command
@@ -141,7 +141,7 @@ def restore_checkpoints(driver: Driver, checkpoints: list[Checkpoint], config: C
     refilled = max(counters.learning_from, counters.interaction + config.first_learning)
     driver.count(learning_from=refilled)
     display.message(
-        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before "
+        f"replay was not saved: collecting {counted(config.learning_starts, 'transition')} with the policy before "
         "learning continues"
     )
 

@@ -25,7 +25,7 @@ from warpsac.envs.host import gym, named, single
 from warpsac.envs.host.vector_env import Mode, VectorEnvs, autoreset_mode, in_lockstep, resets_by_mask
 from warpsac.envs.kinds import kind_of
 from warpsac.envs.names import Target
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, counted, in_a_line
 from warpsac.types import usable, usable_reward
 
 UNSAVED = RESUME_CUTS._replace(
@@ -211,7 +211,7 @@ def _autoreset(env: Any, made: _Watched, steps: int) -> Finding:
     mode = autoreset_mode(env)
     said = f"autoreset mode {mode.value}"
     if not made.ended:
-        return Finding("note", f"{said}; no episode ended in {steps} steps, so ends were not checked")
+        return Finding("note", f"{said}; no episode ended in {counted(steps, 'step')}, so ends were not checked")
     if mode is Mode.SAME_STEP:
         if made.lost:
             text = "no info['final_obs'] at the end of an episode: truncated ones end a step early in replay"
