@@ -312,6 +312,7 @@ def stepping(*returned: Any) -> Any:
         (like(reset=lambda self, key: jnp.zeros(3)), r"reset returns an array: it must return \(state, observation\)"),
         (like(reset=lambda self, key: (0.0, "x")), "reset observes str: must be a vector of numbers"),
         (like(reset=lambda self, key: (0.0, jnp.zeros((4, 4, 3)))), "learns from state, not from images"),
+        (like(reset=lambda self, key: (0.0, jnp.zeros(12288, jnp.uint8))), r"like an image \(uint8 \[12288\]\)"),
         (like(reset=lambda self, key: ("x", jnp.zeros(3))), "reset cannot be traced by JAX: TypeError: "),
         (stepping(0.0, jnp.zeros(3), 1.0), r"step returns 3 values: it must return \(state, observation, reward,"),
         (stepping(0.0, jnp.zeros(2), 1.0, False), "observations differ: reset returns 3, step 2"),

@@ -34,7 +34,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs import kinds
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.names import Target
-from warpsac.envs.observations import layout_of
+from warpsac.envs.observations import layout_of, require_no_image
 from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device
 from warpsac.errors import UserError, counted
 
@@ -103,7 +103,10 @@ class OwnTorchEnvs(TorchEnvs):
 
     def _observation(self, obs: Any) -> Tensor:
         """The named parts as one tensor [N, D], checked: a wrong shape would be broadcast silently."""
-        parts = [part.reshape(self.spec.num_envs, -1) for part in self._layout.parts(obs)]
+        parts = self._layout.parts(obs)
+        for part in parts:
+            require_no_image(f"{self.spec.task}: observation", part.shape[1:], str(part.dtype).removeprefix("torch."))
+        parts = [part.reshape(self.spec.num_envs, -1) for part in parts]
         joined = parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float32) for part in parts], dim=1)
         if joined.shape[1] != self._layout.views.obs_dim:
             expected = self._layout.views.obs_dim
