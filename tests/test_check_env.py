@@ -216,6 +216,26 @@ def test_built_in_tasks_and_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found(NamedPoint, "2 random steps at").level == "ok"
 
 
+class Slow(Own):
+    """A second for each of the first three steps, as one that compiles; then two milliseconds. Its clock is set by it."""
+
+    now, steps = 0.0, 0
+
+    def step(self, action: np.ndarray) -> Any:
+        Slow.steps += 1
+        Slow.now += 1.0 if Slow.steps <= 3 else 0.002
+        return super().step(action)
+
+
+def test_the_time_of_a_step_is_that_of_a_warm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpsac.envs.findings.time.perf_counter", lambda: Slow.now)
+    single = found(Slow, "random steps at").text
+    Slow.steps = 0
+    vector = found(lambda num_envs: gymnasium.vector.SyncVectorEnv([Slow] * num_envs), "random steps of 2").text
+    assert single == "200 random steps at 2.0 milliseconds each"
+    assert vector == "200 random steps of 2 environments at 4.0 milliseconds each"
+
+
 TORCH_LINES = [
     ("probe-torch", "ok", "ended episodes are reset by restart()"),
     ("probe-torch", "ok", "each step returns the same memory"),

@@ -80,7 +80,7 @@ def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
         return [Finding("problem", f"stepping it ends the program ({in_a_line(error)})")]
     except Exception as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
-    found = [timed(taken.steps, taken.seconds), _success(taken.keys, config)]
+    found = [timed(taken.steps, again.seconds), _success(taken.keys, config)]
     if not (usable(taken.rows[:, :-1]).all() and usable_reward(taken.rows[:, -1]).all()):
         return [*found, NOT_FINITE]
     found.append(reproduced(np.array_equal(taken.rows, again.rows)))
@@ -195,8 +195,8 @@ def _of_vector(name: str, env: Any, count: int, config: EnvConfig) -> list[Findi
         made = in_lockstep(name, env, count, config, _Watched)
     assert isinstance(made, _Watched)
     found = [*of_spec(made.spec), *_number_formats(env.single_observation_space)]
-    rows, seconds = roll(made)
-    again, _ = roll(made, len(rows) - 1)
+    rows, _ = roll(made)
+    again, seconds = roll(made, len(rows) - 1)
     found += [timed(len(rows) - 1, seconds, count), _autoreset(env, made, len(rows) - 1)]
     found.append(_success(set(made.keys), config))
     if not made.finite:

@@ -37,7 +37,7 @@ def _behaviour(env: TorchEnvs) -> list[Finding]:
         return [Finding("problem", str(error))]
     except (Exception, SystemExit) as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
-    found = [*raw, timed(first.steps, first.seconds, env.spec.num_envs)]
+    found = [*raw, timed(first.steps, again.seconds, env.spec.num_envs)]
     found.append(NOT_FINITE if first.faults else reproduced(first.rows == again.rows))
     if first.changed:
         found.append(Finding("problem", "a later step changes results that were handed over before"))
