@@ -217,7 +217,7 @@ def test_built_in_tasks_and_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Slow(Own):
-    """A second for each of the first three steps, as one that compiles; then two milliseconds. Its clock is set by it."""
+    """A second for each of the first three steps, as one that compiles; then two milliseconds. It sets the clock."""
 
     now, steps = 0.0, 0
 

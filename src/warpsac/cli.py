@@ -155,9 +155,9 @@ def _run(command: str, words: list[str]) -> int:
 @dataclasses.dataclass(frozen=True)
 class Rates:
     learning_rate: Positive | None = None
-    """Another start of the learning rate's schedule; default: as before."""
+    """Another start of the learning rate's schedule; none: as before."""
     final_learning_rate: Positive | None = None
-    """Another end of it; default: as before."""
+    """Another end of it; none: as before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +172,7 @@ class ResumeOptions:
     path: tuple[str, ...] = ()
     """Paths of the runs' settings that may be used, where only the runs name them."""
     motion: str | None = None
-    """Where the clip, or the folder of clips, is now that a tracking task follows; default: where it was."""
+    """Where the clip, or the folder of clips, is now that a tracking task follows; none: where it was."""
     total_steps: Count | None = None
     """Prolong the run, finished or not, to this many environment steps; the learning-rate schedule then ends there."""
     stop_at: int | None = None
@@ -180,7 +180,7 @@ class ResumeOptions:
     time_budget: float | None = None
     """Stop after this many seconds from now."""
     devices: Devices | None = None
-    """Another number of devices; default: as before."""
+    """Another number of devices; none: as before."""
     learner: Rates = dataclasses.field(default_factory=Rates)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)

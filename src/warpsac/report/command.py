@@ -32,9 +32,9 @@ class ReportOptions:
     folders: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FOLDER")] = ()
     """Folders that contain run folders, at any depth."""
     out: str | None = None
-    """Folder to write to; default: FOLDER/report."""
+    """Folder to write to; none: FOLDER/report."""
     title: str | None = None
-    """Heading of the page; default: the folder's name."""
+    """Heading of the page; none: the folder's name."""
     published: bool = False
     """Report on the published curves of the benchmark tasks instead of runs."""
     scoreboard: bool = False

@@ -32,9 +32,9 @@ class EvalOptions:
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     arm: str | None = None
-    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
+    """Of a run with --variant auto: which of its arms; none: the one that its returns chose."""
     episodes: Count | None = None
-    """Number of complete episodes; default: as many as in the run's own evaluations."""
+    """Number of complete episodes; none: as many as in the run's own evaluations."""
     seed: Seed = 0
     """Seed of the episodes."""
     module: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class EvalOptions:
     path: tuple[str, ...] = ()
     """Paths of the run's settings that may be used, where only the run names them."""
     motion: str | None = None
-    """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
+    """The clip, or the folder of clips, that a tracking task follows; none: that of training."""
     json: bool = False
     """Print one JSON object instead of a table."""
 
