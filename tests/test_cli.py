@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium
 import pytest
 
+import warpsac
 from runs import assert_same_run, rows_of, tiny
 from warpsac import cli
 from warpsac.config.loading import from_json, override, to_json
@@ -26,6 +27,7 @@ from warpsac.config.profiles import PROFILES, resolve
 from warpsac.config.schema import Config
 from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
+from warpsac.errors import ConfigError
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training import start
 from warpsac.training.stepped import SteppedDriver
@@ -386,6 +388,13 @@ def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == row
     assert main("eval", str(run), "--episodes", "3") == 0
     assert f"{row['eval/return']:.2f}" in capsys.readouterr().out
+    found = warpsac.evaluate(run, episodes=3)  # the same from Python
+    assert (found.step, found.episodes, len(found.returns), found.score, found.arm) == (15, 3, 3, None, None)
+    assert (found.return_mean, found.return_std) == (row["eval/return"], row["eval/return_std"])
+    assert (found.length, found.success) == (row["eval/length"], row["eval/success"])
+    assert found.return_mean == pytest.approx(sum(found.returns) / 3)
+    with pytest.raises(ConfigError, match=r"^episodes = 0: must be at least 1$"):
+        warpsac.evaluate(run, episodes=0)
 
 
 def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_no_speed_until_it_is_known() -> None:
     assert [line.partition(" | training")[2] for line in file.getvalue().splitlines()[1:]] == [
         "",
         " | 40 steps/s | 0:04:04 left",
-        " | 0.25 steps/s | 0:05:23 left",
+        " | 0.25 steps/s | 0:05:22 left",
         " | 0:08:03 left",
     ]
 

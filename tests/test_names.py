@@ -97,6 +97,8 @@ def test_no_command_imports_what_only_a_run_folder_names(
         assert "imports the module 'stranger_robot', which you have not named" in said
         assert "add --module stranger_robot" in said
         assert len(said.splitlines()) == 1
+    with pytest.raises(UserError, match="imports the module 'stranger_robot', which you have not named"):
+        warpsac.evaluate(run)
     assert main(["export", str(run)]) == 2  # what the policy drives is not known without the task
     assert main(["report", str(run.parent), "--out", str(stranger / "report")]) == 0
     assert not (stranger / "imported").exists()

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -18,6 +18,7 @@ from warpsac.config.schema import Count, PolicyStep, Seed
 from warpsac.envs import modules, registry
 from warpsac.errors import counted
 from warpsac.runs import pretrained
+from warpsac.runs.run_folder import RunFolder
 from warpsac.training import devices, evaluate
 from warpsac.training.episodes import Episode
 from warpsac.training.policy import load_policy, require_fit
@@ -55,30 +56,38 @@ def command(asked: EvalOptions) -> int:
         print(note, file=sys.stderr)
     modules.use(asked.module)
     target = registry.target_of(run.config)
+    if target.jax and not asked.json:
+        count = asked.episodes or run.config.eval.episodes
+        print(f"compiling, then playing {counted(count, 'episode')} ...", file=sys.stderr)
+    found, row = play_episodes(run, asked.run, asked.step, asked.arm, asked.episodes, asked.seed)
+    if asked.json:
+        print(json.dumps({"task": target.name, "run": asked.run} | row))
+    else:
+        arm = f" ({row['arm']})" if "arm" in row else ""
+        print(f"{target.name}, {run.config.variant}{arm}, step {row['step']:,}")
+        Console().print(_table(row, found))
+    return 0
+
+
+def play_episodes(
+    run: RunFolder, name: str, step: int | Literal["best", "last"], arm: str | None, episodes: int | None, seed: int
+) -> tuple[list[Episode], dict[str, Any]]:
+    """New episodes of a policy of the run that is called `name`, and what they came to as a row of metrics."""
+    target = registry.target_of(run.config)
     devices.use_compilation_cache()
     if target.torch:
         devices.share_gpu_memory()
-    policy = load_policy(asked.run, asked.step, asked.arm)
-    episodes = asked.episodes or run.config.eval.episodes
+    policy = load_policy(name, step, arm)
+    episodes = episodes or run.config.eval.episodes
     # No evaluation during training happens at this step: the episodes are new ones.
-    seed = evaluate.evaluation_seed(asked.seed, 2**32 - 1)
+    seed = evaluate.evaluation_seed(seed, 2**32 - 1)
     made = registry.make_sets(target, min(run.config.eval.num_envs, episodes), 1, run.env, seed)
-    if target.jax and not asked.json:
-        print(f"compiling, then playing {counted(episodes, 'episode')} ...", file=sys.stderr)
     with contextlib.closing(made):
         require_fit(policy, made.spec)
         (env,) = made.sets
         found = evaluate.run_episodes(env, policy.normalized, episodes, seed, max_broken=run.config.env.max_faults)
-    row: dict[str, Any] = {"task": target.name, "run": asked.run, "step": policy.step}
-    row |= {"arm": policy.arm} if policy.arm else {}
-    row |= evaluate.result_row(found, target.task)
-    if asked.json:
-        print(json.dumps(row))
-    else:
-        arm = f" ({policy.arm})" if policy.arm else ""
-        print(f"{target.name}, {run.config.variant}{arm}, step {policy.step:,}")
-        Console().print(_table(row, found))
-    return 0
+    row: dict[str, Any] = {"step": policy.step} | ({"arm": policy.arm} if policy.arm else {})
+    return found, row | evaluate.result_row(found, target.task)
 
 
 def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:

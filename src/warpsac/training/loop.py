@@ -46,6 +46,11 @@ class Outcome:
     def finished(self) -> bool:
         return self.reason == "finished"
 
+    @property
+    def evaluations(self) -> list[evaluate.Evaluation | None]:
+        """The last evaluation of each run, read from its folder; None if it has none."""
+        return [evaluate.last_evaluation(run) for run in self.runs]
+
 
 class Loop:
     """All seeds of one run."""
@@ -58,7 +63,7 @@ class Loop:
 
     def run(self) -> Outcome:
         config = self.config
-        twice = SAME_SIGNAL if processes.count() > 1 else 0.0
+        twice, began = SAME_SIGNAL if processes.count() > 1 else 0.0, self.step
         with StopSignals(lambda: self.display.message(STOPPING), twice) as signals, self._saving_on_faults():
             if self._due(config.eval.every):
                 self.evaluate(signals)
@@ -79,7 +84,8 @@ class Loop:
             signal = self._received(signals)
         finished = self.step >= config.end_step and self.counters.evaluated_at == self.step
         self.display.phase("done" if finished else "stopped")
-        self.display.message(f"saved at step {self.step:,}")
+        if self.step > began or not finished:
+            self.display.message(f"saved at step {self.step:,}")
         paths = [run.path for run in self.runs]
         if finished:
             return Outcome(paths, "finished")

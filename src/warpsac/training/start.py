@@ -33,6 +33,7 @@ from warpsac.training.resuming import (
     after_a_stop_at_once,
     common_config,
     find_checkpoints,
+    is_over,
     restore_checkpoints,
     resume_folders,
 )
@@ -144,7 +145,8 @@ def prepared(
             device = devices.describe_device(driver.devices)
             lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
-            for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
+            lines += [f"run folder: {run.path}" for run in runs]
+            for line in notes if is_over(config, checkpoints) else lines:
                 display.message(line)
             with modules.own_folder():
                 driver.init(display)

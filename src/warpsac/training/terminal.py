@@ -72,7 +72,7 @@ class Display:
         self._console = console or Console()
         self._clock = clock
         self._started = clock()
-        self._step = start_step
+        self._step = self._start_step = start_step
         self._phase: Phase = "compiling"
         self._announced: set[str] = set()  # what plain output has said is being compiled
         self._spinner = Spinner("dots")
@@ -80,7 +80,7 @@ class Display:
         self._evaluated_at: int | None = None
         self._history: deque[tuple[float, int]] = deque([(self._started, start_step)])
         self._line_due = -math.inf
-        self._speaks_of_steps = False  # whether a plain line has said how far it is
+        self._told = False  # whether a row has been shown
         self._compiled = False  # since the last row: then the speed of the next is not shown
         self._spoke = self._started
         self._live: Live | None = None
@@ -109,7 +109,7 @@ class Display:
             self._compiled = True
             self._latest.pop(SPEED, None)
         self._phase = name
-        if name in ("done", "stopped") and not self._live and not self._speaks_of_steps:
+        if name in ("done", "stopped") and not self._live and self._step > self._start_step and not self._told:
             self._plain(self._train_line())
 
     def reached(self, step: int) -> None:
@@ -192,7 +192,7 @@ class Display:
             self._console.file.flush()
 
     def _train_line(self) -> str:
-        self._speaks_of_steps = True
+        self._told = True
         parts = [f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})", self._phase]
         for label, key, form in (
             ("return", "episode/return", ",.1f"),
