@@ -78,9 +78,17 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert "check-env ID" in capsys.readouterr().out
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
-    assert main("trian") == 2
+    for word, meant in (
+        ("trian", "train"),
+        ("evla", "eval"),
+        ("check_env", "check-env"),
+        ("resume", "train --resume RUN"),
+    ):
+        assert main(word) == 2
+        assert f"unknown command '{word}'; did you mean `warpsac {meant}`?\n" in capsys.readouterr().err
+    assert main("zzz") == 2
     commands = "train, eval, play, export, sim2sim, bench, report, tasks, pretrained, motion, check-env"
-    assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
+    assert f"unknown command 'zzz'; commands: {commands}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,12 @@ def test_no_speed_until_it_is_known() -> None:
     ]
 
 
+def test_no_negative_zero() -> None:
+    display, _, file = plain()
+    display.update(8_000, {**EVAL, "eval/score": -0.0004})
+    assert file.getvalue().endswith(", score 0.000\n")
+
+
 @pytest.mark.parametrize(("rate", "text"), [(24_812.3, "24,812"), (9.96, "10"), (2.46, "2.5"), (0.031, "0.031")])
 def test_a_speed_in_plain_digits(rate: float, text: str) -> None:
     assert speed(rate) == f"{text} steps/s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import importlib
 import os
@@ -108,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in COMMANDS:
         unknown = printable(shortened(words[0]))
-        print(f"warpsac: unknown command '{unknown}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        near = ["train --resume RUN"] if words[0] == "resume" else difflib.get_close_matches(words[0], COMMANDS, 1)
+        meant = f"; did you mean `warpsac {near[0]}`?" if near else f"; commands: {', '.join(COMMANDS)}"
+        print(f"warpsac: unknown command '{unknown}'{meant}", file=sys.stderr)
         return 2
     try:
         with unwinding_on_sigterm():

@@ -98,7 +98,7 @@ def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:
     if "eval/success" in row:
         table.add_row("success", f"{100 * row['eval/success']:.1f} %")
     if "eval/score" in row:
-        table.add_row("normalised score", f"{row['eval/score']:.3f}")
+        table.add_row("normalised score", f"{row['eval/score']:z.3f}")
     for name, value in row.items():
         if name.removeprefix("eval/") in found[0].metrics:
             table.add_row(Text(name.removeprefix("eval/").replace("_", " ")), f"{value:.4f}")

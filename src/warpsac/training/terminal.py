@@ -196,7 +196,7 @@ class Display:
         parts = [f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})", self._phase]
         for label, key, form in (
             ("return", "episode/return", ",.1f"),
-            ("success", "episode/success", ".3f"),
+            ("success", "episode/success", "z.3f"),
             ("critic", "loss/critic", ".4g"),
             ("actor", "loss/actor", ".4g"),
             ("entropy", "policy/entropy", ".3g"),
@@ -217,7 +217,7 @@ class Display:
         for label, key, form in (
             ("length", "eval/length", ",.1f"),
             ("success", "eval/success", ".3f"),
-            ("score", "eval/score", ".3f"),
+            ("score", "eval/score", "z.3f"),
         ):
             if key in self._latest:
                 parts.append(f"{label} {self._show(key, form)}")
