@@ -63,13 +63,20 @@ class Options:
     """Print one JSON object."""
 
 
+def importing(frame: FrameType) -> bool:
+    """Whether a module of the package calls this while it is imported."""
+    caller = frame.f_back
+    return caller is not None and caller.f_code.co_name == "<module>" and caller.f_code.co_filename.startswith(ROOT)
+
+
 def trace(words: list[str]) -> list[tuple[str, str]]:
     """(file, function) of every call into the package that a command makes; imports and class bodies do not count."""
     calls: list[tuple[str, str]] = []
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(ROOT) and code.co_flags & inspect.CO_OPTIMIZED:
+        called = code.co_filename.startswith(ROOT) and code.co_flags & inspect.CO_OPTIMIZED and not importing(frame)
+        if event == "call" and called:
             calls.append((code.co_filename.removeprefix(ROOT), code.co_qualname))
 
     from warpsac import cli

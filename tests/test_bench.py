@@ -230,7 +230,7 @@ def test_exit_codes_of_programs(
 ) -> None:
     request = worker.make_request(Path("cell"), cell_of().config, (1,), ["warpsac"])
 
-    def fail(config: Any) -> int:
+    def fail(config: Any, together: Any) -> int:
         raise error
 
     monkeypatch.setattr(worker, "_first_line", request.to_line)

@@ -102,10 +102,11 @@ def test_a_mistake_is_told_in_a_line(
 
 
 def test_the_way_through_the_code_stays_short(capsys: pytest.CaptureFixture[str]) -> None:
-    """Files that a reader of a training run has to open; see the benchmark for what is counted."""
+    """Files that a reader of a training run has to open; see the benchmark for what is counted. Two of them,
+    `supervise` and `processes`, are there because a run may be several processes."""
     walk: Any = importlib.import_module("walk")
     walk.main(walk.Options(json=True))
     found = json.loads(capsys.readouterr().out)
     assert found["interaction"]["returns"] <= 4, found["interaction"]["path"]
-    assert found["train"]["files"] <= 26, found["train"]["path"]
-    assert found["resume"]["files"] <= 30, found["resume"]["path"]
+    assert found["train"]["files"] <= 28, found["train"]["path"]
+    assert found["resume"]["files"] <= 32, found["resume"]["path"]

@@ -317,7 +317,7 @@ def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
         start.train(dataclasses.replace(on_host, out=str(tmp_path)))
     with pytest.raises(ConfigError, match=r"envs_per_device = True: leave it out: probe-point is not simulated in JAX"):
         devices.spread(dataclasses.replace(on_host, devices=3, envs_per_device=True))
-    with pytest.raises(ConfigError, match=r"devices = 2: must be 1: probe-torch is simulated in torch"):
+    with pytest.raises(ConfigError, match=r"devices = 2: must be 1: a torch simulator has one in each process"):
         devices.spread(settings(task="probe-torch", devices=2, seeds=(1, 2)))
     assert devices.spread(dataclasses.replace(on_host, devices="all")).devices == 3
     assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -45,3 +46,23 @@ def test_trained_resumed_and_taken_to_one_process(
     after = state_of(run)
     assert after["replay/final_count"].shape == ()
     np.testing.assert_array_equal(after["replay/obs"][:40], state["replay/obs"][:40])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mjlab") is None, reason="needs mjlab: make test-mjlab")
+def test_mjlab_on_two_processes(tmp_path: Path) -> None:
+    """Each steps four of the eight environments; the networks are the same in both, as the saved run resumes."""
+    task = "Mjlab-Cartpole-Balance"
+    run = tmp_path / RUN.format(task=task)
+    short = ["--task-config.episode_length_s", "0.4", "--profile", "demo", "--checkpoint.every", "0"]
+    ended = Pair([*words(task, tmp_path), *short, "--stop-at", "128"]).ended()
+    assert [one.code for one in ended] == [0, 0], ended
+    obs = state_of(run)["replay/obs"]
+    assert obs.shape[1] == 8
+    assert len(np.unique(obs[0], axis=0)) == 8  # no environment stands in both processes
+    ended = Pair(["--resume", str(run), "--stop-at", "192"]).ended()
+    assert [one.code for one in ended] == [0, 0], ended
+    state = state_of(run)
+    np.testing.assert_array_equal(state["replay/obs"][:16], obs[:16])
+    losses = [row["loss/critic"] for row in rows_of(run) if "loss/critic" in row]
+    assert losses
+    assert np.isfinite(losses).all()

@@ -73,13 +73,13 @@ def resume(
     if not runs:
         raise UserError("resume needs at least one run folder")
     with contextlib.ExitStack() as locked:
+        changed = {note for run in runs for note in run.follow(moved_motion)}  # before anything they name is used
         if registry.target_of(runs[0].config).torch:
-            devices.share_gpu_memory()  # before JAX looks for devices
+            devices.share_gpu_memory()  # before JAX looks for devices, which it does to know who writes
         for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
             if processes.writes():
                 run.lock()
             locked.callback(run.close)
-        changed = {note for run in runs for note in run.follow(moved_motion)}
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = devices.spread(common_config(runs, settings, time_budget))
         processes.require_same(config)
