@@ -264,7 +264,7 @@ def test_a_run_says_what_follows_the_environments(monkeypatch: pytest.MonkeyPatc
         ),
         (["Mjlab-Tracking-Flat-Unitree-G1"], "warpsac-a", "tracking", "data-abundant regime (4096 environments of"),
         (["Mjlab-Tracking-Flat-Unitree-G1-No-State-Estimation"], "warpsac-a", "tracking", "data-abundant regime"),
-        (["Mjlab-Tracking-Flat-Unitree-G1", "--profile", "mjlab"], "warpsac-a", "mjlab", "(1,024 environments of"),
+        (["Mjlab-Tracking-Flat-Unitree-G1", "--profile", "mjlab"], "warpsac-a", "mjlab", "(1024 environments of"),
         (["Mjlab-Tracking-Flat-Unitree-G1", "--variant", "warpsac-norm-off"], "warpsac-norm-off", "tracking", "as req"),
     ],
 )

@@ -165,7 +165,7 @@ def test_variant_sets_the_three_axes_and_nothing_else(
         ({"num_envs": 63}, "warpsac-l", "cpu", "limited regime (63 environments of your own task)"),
         ({"num_envs": 64}, "warpsac-a", "mjlab", "abundant regime (64 environments of your own task)"),
         # A profile brings its number of environments along.
-        ({"profile": "isaaclab"}, "warpsac-a", "isaaclab", "abundant regime (1,024 environments of your own task)"),
+        ({"profile": "isaaclab"}, "warpsac-a", "isaaclab", "abundant regime (1024 environments of your own task)"),
         ({"profile": "isaaclab", "num_envs": 8}, "warpsac-l", "isaaclab", "limited regime (8 environments of"),
         # The table's regime goes before the number of environments.
         ({"regime": "limited", "family": "mujoco", "num_envs": 512}, "warpsac-l", "cpu", "T of the mujoco family"),

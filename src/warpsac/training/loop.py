@@ -21,7 +21,7 @@ from warpsac.config.schema import Config
 from warpsac.envs import modules
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
-from warpsac.errors import TrainingStopped, UserError, counted, in_a_line
+from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate, processes
@@ -158,7 +158,7 @@ class Loop:
             return
         self.require_finite()
         count = self.config.eval.episodes
-        self.display.phase("evaluating", counted(count, "episode"))
+        self.display.phase("evaluating", f"{count} episode{'s' * (count != 1)}")
         with self._off_the_clock(), contextlib.suppress(Interrupted):
             head = {"step": self.step, "kind": "eval"}
             with modules.own_folder():

@@ -146,7 +146,7 @@ def prepared(
             lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             lines += [f"run folder: {run.path}" for run in runs]
-            for line in notes if is_over(config, checkpoints) else lines:
+            for line in notes if checkpoints and is_over(config, checkpoints) else lines:
                 display.message(line)
             with modules.own_folder():
                 driver.init(display)
