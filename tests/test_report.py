@@ -285,6 +285,7 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     card = " ".join(re.findall(r"<article.*?</article>", text, re.DOTALL)[0].split())
     assert '>return</th><th scope="col" title="at the last evaluation">success %</th>' in card
     assert 'data-sort="75.0"' in card
+    assert "The only curve has fewer than three seeds" in text
     write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
     assert "Variant against variant" in render(study_of(tmp_path), "x")
 
