@@ -12,7 +12,9 @@ LOCK  := requirements/$(EXTRA).txt
 STAMP := $(VENV)/.installed-$(EXTRA)
 # The same with the simulators that only the tests need, on top: the demo does without.
 SIMULATORS := $(VENV)/.installed-simulators
-SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra check
+# And with what makes the documentation site.
+DOCS := $(VENV)/.installed-docs
+SIMULATOR_EXTRAS := --extra dmc --extra myosuite --extra playground --extra export --extra sweep --extra wandb --extra check
 JOBS  := 2
 
 DEMO_TASK := InvertedDoublePendulum-v5
@@ -60,7 +62,7 @@ SUITABLE_isaaclab := import sys; sys.exit(sys.version_info[:2] != (3, 12))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint format types licences audit unit tasks test-old-physics browser vulkan bench soak lock clean
-.PHONY: dist test-wheel test-jax
+.PHONY: docs dist test-wheel test-jax
 .PHONY: $(TORCH_SIMULATORS:%=test-%)
 
 help:  ## this list
@@ -126,6 +128,10 @@ for number in 3.11 3.12 3.13; do case " $$done " in *" $$number "*) ;; *) echo "
 [ -n "$$done" ]
 endef
 
+docs: $(DOCS)  ## the documentation as pages, site/index.html: warnings and broken links fail; needs no network to read
+	$(BIN)/python docs/site/make_site.py site
+	$(BIN)/python tests/site_in_browser.py site
+
 dist: $(STAMP)  ## build dist/: the sdist, and from it the wheel
 	@$(BIN)/$(LOCKED) --requirement requirements/tools.txt
 	rm -rf dist build
@@ -144,7 +150,7 @@ JAXES := oldest newest
 test-jax:  ## the core with the oldest and the newest JAX that each Python has; JAXES=newest, PYTHON=...: one of them
 	@$(call for_each_python,for jax in $(JAXES); do venv=.venv-jax-$$jax-$$number; \
 	  $(MAKE) --no-print-directory setup EXTRA=jax-$$jax VENV=$$venv PYTHON=$$python && \
-	  $$venv/bin/python -c 'import jax; print("JAX", jax.__version__, "on Python $$number")' && \
+	  $$venv/bin/python -c 'import jax, platform; print("JAX", jax.__version__, "on Python", platform.python_version())' && \
 	  $$venv/bin/python -m pytest -q -n $(JOBS) $(TESTS_jax) $(ARGS) && rm -rf $$venv || exit; done)
 
 browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
@@ -192,6 +198,8 @@ lock: $(STAMP)  ## choose the locked versions again from pyproject.toml
 	$(COMPILE) --extra dmc --constraint requirements/old-physics.in --output-file requirements/old-physics.txt
 	$(COMPILE) --extra ray --constraint requirements/simulators.txt --constraint requirements/cpu.txt \
 	  --output-file requirements/ray.txt
+	$(COMPILE) --extra docs --constraint requirements/simulators.txt --constraint requirements/ray.txt \
+	  --output-file requirements/docs.txt
 	$(EACH_PYTHON) --extra dev --constraint requirements/jax-oldest.in --output-file requirements/jax-oldest.txt
 	$(EACH_PYTHON) --extra dev --output-file requirements/jax-newest.txt
 	$(EACH_PYTHON) --constraint requirements/jax-newest.txt --output-file requirements/wheel.txt
@@ -210,7 +218,7 @@ requirements/%.txt.new:
 	@rm $@
 
 clean:  ## remove .venv and caches; run folders stay
-	rm -rf $(VENV) .venv-old .venv-wheel-* .venv-jax-* $(TORCH_SIMULATORS:%=.venv-%) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-old .venv-wheel-* .venv-jax-* $(TORCH_SIMULATORS:%=.venv-%) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 .venv-%/.installed: requirements/%.txt pyproject.toml
@@ -227,6 +235,12 @@ $(SIMULATORS): requirements/simulators.txt requirements/ray.txt $(STAMP)
 	@echo "installing the simulators, and Ray, that the tests need"
 	@$(BIN)/$(LOCKED) --requirement requirements/ray.txt
 	@$(BIN)/$(LOCKED) --requirement requirements/simulators.txt
+	@touch $@
+
+$(DOCS): requirements/docs.txt $(STAMP)
+	@echo "installing what makes the documentation"
+	@$(BIN)/$(LOCKED) --requirement requirements/docs.txt
+	@$(BIN)/python .ci/licences.py
 	@touch $@
 
 $(STAMP): $(LOCK) pyproject.toml

@@ -34,6 +34,7 @@ NAMES = {
 DECLARED = {
     "antlr4-python3-runtime": "BSD-3-Clause",
     "cmeel-qhull": "BSD-3-Clause",  # and Qhull's own, which asks for notices
+    "docutils": "BSD-2-Clause AND BSD-3-Clause",  # the rest is in the public domain; none in its wheel is GPL
     "hidapi": "BSD-3-Clause OR GPL-3.0-only",  # its classifiers name both
     "pyglet": "BSD-3-Clause",
 }

@@ -92,8 +92,8 @@ class Page:
         self.visit(path.resolve().as_uri())
         self.wait_for("document.documentElement?.dataset.ready === 'true'")
 
-    def wait_for(self, condition: str) -> None:
-        end = time.monotonic() + PATIENCE
+    def wait_for(self, condition: str, patience: float = PATIENCE) -> None:
+        end = time.monotonic() + patience
         while not self.value(condition):
             if time.monotonic() > end:
                 raise TimeoutError(f"never became true: {condition}; {self.complaints}")

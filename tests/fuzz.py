@@ -188,7 +188,7 @@ def option_names(command: str) -> list[str]:
         module, name = OPTIONS[command]
         options = [getattr(importlib.import_module(f"warpsac.{module}"), name)]
     names = {name for kind in options for name in loading._names(kind)}
-    return sorted(names - set(SLOW)) + ["--help", "--config", "--module", "--task-config.x", "--motion"]
+    return sorted(names - set(SLOW)) + ["--help", "--config", "--module", "--callback", "--task-config.x", "--motion"]
 
 
 LETTERS = st.characters(blacklist_characters="\0/", blacklist_categories=())

@@ -139,13 +139,14 @@ def test_results_are_gathered_from_nodes_without_the_folder(
         return has_saved(run)
 
     wait_until(turn_until_saved)  # while it trains elsewhere
-    scheduler.stop()
+    first.stop(Job(cell, (2,)))  # another program: it does not end for that
+    scheduler.drop(cell.name)
+    wait_until(lambda: scheduler.turn() or scheduler.done)
     first.close()
-    assert [job.seeds for job in scheduler.waiting] == [(1,)]
     assert state_of(run, 1).status == "interrupted"
 
     second = launcher()
-    scheduler = Scheduler(out, list(scheduler.waiting), second, 0, lambda line: None)
+    scheduler = Scheduler(out, [Job(cell, (1,))], second, 0, lambda line: None)
     while not scheduler.done:
         scheduler.turn()
         time.sleep(0.05)

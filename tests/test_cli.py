@@ -238,7 +238,7 @@ def test_a_run_says_what_follows_the_environments(monkeypatch: pytest.MonkeyPatc
     said: list[str] = []
 
     @contextlib.contextmanager
-    def prepared(config: Config, notes: list[str]) -> Iterator[Any]:
+    def prepared(config: Config, notes: list[str], callbacks: object) -> Iterator[Any]:
         said.extend(notes)
         yield SimpleNamespace(run=lambda: None)
 

@@ -46,5 +46,5 @@ def test_targets_are_those_that_the_readme_names() -> None:
     targets = re.findall(r"^FROM \S+ AS (\w+)$", TEXT, re.MULTILINE)
     assert {"cuda", "test"} <= set(targets)
     assert targets[-1] == "cpu"  # what a build without --target gives
-    assert "docker build --target cuda" in (ROOT / "README.md").read_text()
+    assert "docker build --target cuda" in (ROOT / "docs/install.md").read_text()
     assert TEXT.count("USER 1000") == 3  # nothing runs as root

@@ -37,6 +37,14 @@ SETTINGS = shlex.split("""
 """)
 NAME = "probe-native-warpsac-l-seed1"
 LONGEST = 240.0  # seconds, so that a hang fails
+CALLBACK = """
+import os
+from warpsac.runs.callbacks import Callback
+
+class Note(Callback):
+    def on_row(self, run, row):
+        (run.folder.parent / f"told-{os.getpid()}").touch()
+"""
 
 
 @dataclass
@@ -104,7 +112,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("whole"))
 
 
-def test_stopped_and_killed_and_resumed_is_the_same_run(whole: Path, tmp_path: Path) -> None:
+def test_stopped_and_killed_and_resumed_is_the_same_run(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / NAME
     pair = Pair([*SETTINGS, "--out", str(tmp_path)])
     pair.wait_for(lambda: last_saved(run) >= 64)
@@ -117,8 +127,11 @@ def test_stopped_and_killed_and_resumed_is_the_same_run(whole: Path, tmp_path: P
     assert "Traceback" not in ended[0].output + ended[1].output
     assert stopped_at < 256
 
-    pair = Pair(["--resume", str(run)])
+    (tmp_path / "pair_callbacks.py").write_text(CALLBACK)
+    monkeypatch.chdir(tmp_path)
+    pair = Pair(["--resume", str(run), "--callback", "pair_callbacks:Note"])
     pair.wait_for(lambda: last_saved(run) > stopped_at)
+    assert [path.name for path in tmp_path.glob("told-*")] == [f"told-{pair.child(0)}"]  # by the one that writes
     os.kill(pair.child(1), signal.SIGKILL)
     killed = time.monotonic()
     ended = pair.ended()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import importlib.machinery
 import json
 import math
 import os
 import subprocess
 import sys
-import types
 import zlib
 from pathlib import Path
 from typing import Any
@@ -656,76 +654,7 @@ def test_resume_in_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.Monk
         run.resume(20, {})
 
 
-# --- trackers, provenance, files, curve -----------------------------------------------------------------
-
-
-def test_tensorboard_gets_the_rows_and_the_purge(tmp_path: Path) -> None:
-    from tensorboardX.proto.event_pb2 import Event
-
-    run = new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=True)))
-    run.log(train_row(10, name="text"))
-    run.close()
-    run = run_folder.open_run(run.path)
-    run.resume(10, {})
-    run.log(train_row(20))
-    run.close()
-
-    def events(path: Path) -> list[Event]:
-        data, found = path.read_bytes(), []
-        while data:
-            length = int.from_bytes(data[:8], "little")
-            found.append(Event.FromString(data[12 : 12 + length]))
-            data = data[16 + length :]
-        return found
-
-    logs = [events(path) for path in sorted((run.path / "tensorboard").iterdir())]
-    scalars = {(e.step, v.tag): v.simple_value for log in logs for e in log for v in e.summary.value}
-    assert scalars[10, "loss/critic"] == pytest.approx(10 / 3)
-    assert scalars[20, "loss/critic"] == pytest.approx(20 / 3)
-    assert {tag for _, tag in scalars} == {"loss/critic", "time/seconds"}
-    assert [e.step for log in logs for e in log if e.session_log.status] == [11]
-
-
-def test_a_missing_tracker_is_reported_before_anything_is_created(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"pip install 'warpsac\[wandb\]'"):
-        new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(wandb=True)))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_wandb_continues_the_same_run_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-
-    class Run:
-        def define_metric(self, name: str, step_metric: str) -> None:
-            calls.append(("metric", name, step_metric))
-
-        def log(self, row: dict[str, Any]) -> None:
-            calls.append(("log", row))
-
-        def finish(self) -> None:
-            calls.append("finish")
-
-    stub = types.ModuleType("wandb")
-    stub.__spec__ = importlib.machinery.ModuleSpec("wandb", None)
-    stub.init = lambda **settings: calls.append(settings) or Run()  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "wandb", stub)
-    run = new_run(tmp_path, dataclasses.replace(CONFIG, log=LogConfig(tensorboard=False, wandb=True)))
-    run.log(train_row(1))
-    run.close()
-    run = run_folder.open_run(run.path)
-    run.resume(1, {"time": "later"})
-    run.log(train_row(2))
-    run.close()
-    first, metric, row, finish, second, *_ = calls
-    assert first == second
-    assert first["id"] == "run-2025-01-01T00-00-00-00-00"
-    assert first["project"] == "warpsac"
-    assert first["config"]["seeds"] == (3,)
-    assert (metric, row, finish) == (("metric", "*", "step"), ("log", train_row(1)), "finish")
+# --- provenance, files, curve ---------------------------------------------------------------------------
 
 
 def test_provenance(tmp_path: Path) -> None:

@@ -55,7 +55,8 @@ def test_a_lock_holds_every_dependency(lock: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     plain = lock.stem == "wheel"  # what a user gets, without what develops it
-    own = extras[lock.stem] if lock.stem in ("mjlab", "maniskill", "isaaclab") else extras["mujoco"]
+    alone = lock.stem in ("mjlab", "maniskill", "isaaclab")
+    own = ([] if alone else extras["mujoco"]) + (extras[lock.stem] if alone or lock.stem in ("docs", "ray") else [])
     wanted = project["dependencies"] + own + ([] if plain else extras["dev"])
     names = {re.match(r"[\w-]+", requirement)[0].lower().replace("_", "-") for requirement in wanted}  # type: ignore[index]
     assert names <= {line.split("==")[0] for line in requirements(lock)}
@@ -66,6 +67,7 @@ def test_every_installation_checks_hashes(tmp_path: Path) -> None:
     for target, options in (
         ("setup", [f"VENV={tmp_path / 'venv'}"]),
         (f"{tmp_path}/venv/.installed-simulators", [f"VENV={tmp_path / 'venv'}"]),
+        ("docs", [f"VENV={tmp_path / 'venv'}"]),
         (".venv-mjlab/.installed", ["-B", f"PYTHON={sys.executable}"]),
         ("lock", []),
     ):

@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
 from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
-from warpsac.runs import policies
+from warpsac.runs import callbacks, policies
 from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
 from warpsac.training import supervise
@@ -65,6 +64,8 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
   module:make_env             an environment of your own: a class or a function that makes it
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
   --path PATH                 a path in the file of --config that may be used
+  --callback module:Class     code of yours, called at rows, evaluations, checkpoints and the end;
+                              several, and with --resume too: docs/running.md
   --coordinator HOST:PORT --process I --processes N
                               one run on several processes, of one host or several: each is started
                               with the same settings and with HOST:PORT, the address of process 0.
@@ -228,7 +229,9 @@ def _train(words: list[str]) -> int:
         from warpsac.training import devices, processes
         from warpsac.training import start as training
 
-    words = rest
+    named, words = _without_all(rest, "--callback")
+    if "--callback" in rest and not named:
+        raise UserError("--callback needs module:Class")
     if together is not None:
         processes.join(together)
     if any(word == "--resume" or word.startswith("--resume=") for word in words):
@@ -236,11 +239,12 @@ def _train(words: list[str]) -> int:
         devices.use_compilation_cache()
         modules.use(asked.module)
         modules.name_paths(asked.path)
-        outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, **settings)
+        told = [callbacks.load(name) for name in named]
+        outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, told, **settings)
         return _end_of_training(outcome, together is not None and not processes.writes())
     config, reason = train_config(words)
     devices.use_compilation_cache()
-    outcome = training.train(config, [reason])
+    outcome = training.train(config, [reason], [callbacks.load(name) for name in named])
     return _end_of_training(outcome, together is not None and not processes.writes())
 
 
@@ -261,8 +265,8 @@ def _end_of_training(outcome: Outcome, quiet: bool = False) -> int:
     if outcome.finished:
         print(f"next: {shlex.join(['warpsac', 'eval', str(outcome.runs[0])])}")
         return 0
-    reason = signal.Signals(outcome.signal).name if outcome.signal else f"the {outcome.reason}"
-    print(f"stopped by {reason}; resume with: {resume_command(outcome.runs)}")
+    reason = {"callback": f"a callback ({outcome.said})", "time budget": "the time budget"}
+    print(f"stopped by {reason.get(outcome.reason, outcome.in_words)}; resume with: {resume_command(outcome.runs)}")
     return 128 + outcome.signal if outcome.signal else 0
 
 

@@ -99,14 +99,15 @@ class StepResult(NamedTuple):
     `final_obs` where no episode ended are not read.
     """
 
-    obs: Array  # float32 [N, D]
-    reward: Array  # float32 [N], raw
-    terminated: Array  # bool [N], the episode ended, with no value beyond
-    truncated: Array  # bool [N], the episode was cut short: bootstrap from final_obs
-    final_obs: Array  # float32 [N, D]
-    success: Array | None = None  # bool [N], the task is solved at this step; None if the task defines no success
-    faulty: Array | None = None  # bool [N], the step is void and its environment restarted at `obs`: it was NaN,
-    # or, where the episode ended as well, the simulator lost the last observation.
+    obs: Array  #: float32 [N, D]
+    reward: Array  #: float32 [N], raw
+    terminated: Array  #: bool [N], the episode ended, with no value beyond
+    truncated: Array  #: bool [N], the episode was cut short: bootstrap from final_obs
+    final_obs: Array  #: float32 [N, D]
+    success: Array | None = None  #: bool [N], the task is solved at this step; None if the task defines no success
+    faulty: Array | None = None
+    """bool [N], the step is void and its environment restarted at `obs`: it was NaN, or, where the episode ended as
+    well, the simulator lost the last observation."""
 
     def of_seed(self, s: int) -> StepResult:
         """One seed's part of a step [S, N, ...] of all seeds."""
@@ -120,8 +121,8 @@ class Restart(NamedTuple):
     with this record was taken from `obs`.
     """
 
-    mask: Array  # bool [N]
-    obs: Array  # float32 [N, D], read where mask is set
+    mask: Array  #: bool [N]
+    obs: Array  #: float32 [N, D], read where mask is set
 
 
 class Batch(NamedTuple):

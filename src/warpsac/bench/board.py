@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +26,8 @@ LOOK_INTERVAL = 1.0  # seconds between two readings of the folders of running pr
 LEAST_NAME = 15  # letters of a task's name that are shown before other columns are dropped
 NOT_HERE = "not here"  # in a plan: a cell that cannot run on this machine
 # What the user wants to see first where the terminal has too few lines.
-ORDER = ("running", "failed", "interrupted", "waiting", "finished")
-STYLES = dict(zip(ORDER, ("bold cyan", "bold red", "yellow", "dim", "green"), strict=True)) | {NOT_HERE: "red"}
+ORDER = ("running", "failed", "interrupted", "waiting", "finished", "pruned")
+STYLES = dict(zip(ORDER, ("bold cyan", "bold red", "yellow", "dim", "green", "dim"), strict=True)) | {NOT_HERE: "red"}
 
 
 class Row(NamedTuple):
@@ -42,10 +42,14 @@ class Row(NamedTuple):
     """Seconds until it ends, if known."""
 
 
-def summarise(states: Sequence[RunState], running: bool, failed: bool) -> tuple[str, int, int, float | None]:
+def summarise(
+    states: Sequence[RunState], running: bool, failed: bool, pruned: bool = False
+) -> tuple[str, int, int, float | None]:
     """Status, finished seeds, steps of the slowest seed, and mean result of a cell."""
     found = Counter(state.status for state in states)
-    if found["finished"] == len(states):
+    if pruned:
+        status = "pruned"
+    elif found["finished"] == len(states):
         status = "finished"
     elif running:
         status = "running"
@@ -65,8 +69,9 @@ class Board:
         self, bench: Path, cells: Sequence[Cell], console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        self.cells = cells
-        self.states = {cell.name: states_of(bench, cell) for cell in cells}
+        self.cells: list[Cell] = []
+        self.states: dict[str, list[RunState]] = {}
+        self.pruned: set[str] = set()
         self._bench, self._clock = bench, clock
         self._console = console or Console()
         # As of the last reading of the folders, so that what is shown fits together.
@@ -76,6 +81,13 @@ class Board:
         self._began = clock()
         self._line_due, self._look_due = self._began + LINE_INTERVAL, self._began
         self._live: Live | None = None
+        self.add(cells)
+
+    def add(self, cells: Sequence[Cell], pruned: Collection[str] = ()) -> None:
+        """Show these cells as well; `pruned` are the names of those that are not trained any further."""
+        self.states |= {cell.name: states_of(self._bench, cell) for cell in cells}
+        self.cells += cells
+        self.pruned |= set(pruned)
 
     def __enter__(self) -> Board:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -114,6 +126,7 @@ class Board:
             else:
                 self._seen.pop(cell.name, None)
         self._running, self._failed = running, frozenset(job.cell.name for job in scheduler.failed)
+        self.pruned |= scheduler.dropped
         if self._live is not None and ended:
             with contextlib.suppress(OSError):
                 self._live.refresh()
@@ -127,7 +140,8 @@ class Board:
         running = {job.cell.name for job in self._running}
         rows = []
         for cell in self.cells:
-            shown = summarise(self.states[cell.name], cell.name in running, cell.name in self._failed)
+            name = cell.name
+            shown = summarise(self.states[name], name in running, name in self._failed, name in self.pruned)
             rows.append(Row(cell, *shown, left=self._left(cell, step=shown[2])))
         return rows
 

@@ -7,10 +7,10 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -18,8 +18,9 @@ from rich.console import Console
 from warpsac.bench import local
 from warpsac.bench.board import NOT_HERE, Board, table_of
 from warpsac.bench.scheduler import POLL, Job, Launcher, Scheduler, Together, jobs_of
+from warpsac.bench.space import MOST_TRIALS
 from warpsac.bench.state import RunState, require_as_planned
-from warpsac.bench.suite import BUILT_IN, Suite, make_suite, narrowed
+from warpsac.bench.suite import BUILT_IN, Cell, Origin, Suite, make_suite, narrowed
 from warpsac.bench.suite_file import parse_settings, read_suite
 from warpsac.bench.worker import Request, make_request
 from warpsac.config.schema import at_least, at_most
@@ -29,7 +30,11 @@ from warpsac.errors import UserError, counted
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.files import Held, lock_file, require_writable, unlock
+from warpsac.runs.trials import read_trials, write_trials
 from warpsac.training.terminal import StopSignals
+
+if TYPE_CHECKING:
+    from warpsac.bench.search import Course
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class BenchOptions:
     """How often a failed run is tried again."""
     seeds_together: Together = "auto"
     """Train the seeds of a task and variant in one program; auto: as many as fit into memory."""
+    trials: Annotated[int | None, at_least(1), at_most(MOST_TRIALS)] = None
+    """Of each search of the suite (extra `sweep`), instead of the suite's own number."""
     dry_run: bool = False
     """Only show what would be done."""
     launcher: Literal["local", "ray"] = "local"
@@ -92,9 +99,22 @@ def command(asked: BenchOptions) -> int:
     if asked.dry_run:
         _print_plan(suite, folder, asked)
         return 0
+    courses_of = _courses_of(suite)
     with _locked(folder):
-        write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
-        return _train(suite, folder, asked)
+        if suite.cells:
+            write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
+        return _train(suite, folder, asked, courses_of(folder))
+
+
+def _courses_of(suite: Suite) -> Callable[[Path], list[Course]]:
+    """Makes the courses of the searches. Optuna is imported only if there are any."""
+    if not suite.origins:
+        return lambda folder: []
+    from warpsac.bench.search import Course
+    from warpsac.bench.study import optuna
+
+    optuna()  # before anything is written
+    return lambda folder: [Course(folder, origin) for origin in suite.origins]
 
 
 def load_suite(asked: BenchOptions) -> Suite:
@@ -107,7 +127,12 @@ def load_suite(asked: BenchOptions) -> Suite:
         name, grids = read_suite(Path(asked.suite))
     else:
         raise UserError(f"unknown suite '{asked.suite}': a YAML file, or one of {', '.join(BUILT_IN)}")
-    return make_suite(name, narrowed(grids, asked.tasks, asked.variants, asked.seeds, parse_settings(asked.set)))
+    grids = narrowed(grids, asked.tasks, asked.variants, asked.seeds, parse_settings(asked.set))
+    if asked.trials is not None:
+        if not any(grid.search for grid in grids):
+            raise UserError(f"--trials {asked.trials}: {name} has no `search`: leave it out")
+        grids = [replace(grid, search=grid.search and replace(grid.search, trials=asked.trials)) for grid in grids]
+    return make_suite(name, grids)
 
 
 def _list_suites() -> None:
@@ -163,6 +188,8 @@ def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], l
     jobs: list[Job] = []
     obstacles: dict[str, str] = {}
     for cell in sorted(board.cells, key=lambda cell: _rank(board.states[cell.name])):
+        if cell.name in board.pruned:
+            continue
         left = [state.seed for state in board.states[cell.name] if state.status != "finished"]
         jobs += jobs_of(cell, left, asked.seeds_together, memory)
         family = registry.target_of(cell.config).family
@@ -183,21 +210,39 @@ def _prepare(board: Board, asked: BenchOptions) -> tuple[list[Job], list[Job], l
     return jobs, absent, notes
 
 
+def _obstacle(origin: Origin, asked: BenchOptions) -> list[str]:
+    """A note on a search whose simulator is not here."""
+    family = registry.target_of(origin.cell.config).family
+    if not (way_out := obstacle(family, origin.cell.config.env)):
+        return []
+    then = "no trial is started" if asked.launcher == "local" else "the machines of the cluster need it"
+    return [f"{family} cannot run here: {way_out} (search {origin.cell.name}, {then})"]
+
+
 def _print_plan(suite: Suite, folder: Path, asked: BenchOptions) -> None:
     board = Board(folder, suite.cells)
     jobs, absent, notes = _prepare(board, asked)
     names = {job.cell.name for job in absent}
     rows = [row._replace(status=NOT_HERE) if row.cell.name in names else row for row in board.rows()]
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    console.print(table_of(rows, console.width))
-    for note in notes:
+    if rows:
+        console.print(table_of(rows, console.width))
+    for note in [*notes, *(note for origin in suite.origins for note in _obstacle(origin, asked))]:
         print(note)
     count = Counter(
         NOT_HERE if name in names and state.status != "finished" else state.status
         for name, states in board.states.items()
         for state in states
     )
-    print(f"{counted(suite.runs, 'run')} of {counted(len(suite.cells), 'cell')} in {folder}: "
+    found = {one.name: one for one in read_trials(folder)} if suite.origins else {}
+    for origin in suite.origins:
+        shown = Counter(trial.state for trial in found[origin.cell.name].trials) if origin.cell.name in found else {}
+        counts = "".join(f", {count} {state}" for state, count in sorted(shown.items()))
+        print(f"search {origin.cell.name}: {origin.search.trials} trials of "
+              f"{counted(len(origin.cell.config.seeds), 'seed')}{counts}")  # fmt: skip
+    if not suite.cells:
+        return
+    print(f"{counted(sum(count.values()), 'run')} of {counted(len(suite.cells), 'cell')} in {folder}: "
           f"{count['finished']} finished, {count['interrupted'] + count['running']} to resume, "
           f"{count['failed']} to try again, {count['waiting']} to start"
           f"{f', {count[NOT_HERE]} {NOT_HERE}' if absent else ''}; {counted(len(jobs), 'program')}")  # fmt: skip
@@ -227,29 +272,54 @@ def _launcher(folder: Path, asked: BenchOptions) -> Launcher:
     )
 
 
-def _train(suite: Suite, folder: Path, asked: BenchOptions) -> int:
+def _train(suite: Suite, folder: Path, asked: BenchOptions, courses: Sequence[Course]) -> int:
     board = Board(folder, suite.cells)
+    for course in courses:
+        board.add(course.cells, course.pruned)
     jobs, absent, notes = _prepare(board, asked)
+    for course in courses:
+        if found := _obstacle(course.origin, asked):
+            course.closed = asked.launcher == "local"
+            notes += found if course.left else []
     for note in notes:
         print(note)
-    left = sum(len(job.seeds) for job in jobs + absent)
-    print(f"{suite.name}: {counted(suite.runs, 'run')} in {folder}, {suite.runs - left} finished; "
-          f"{counted(len(jobs), 'program')} to run")  # fmt: skip
+    count = Counter(state.status for states in board.states.values() for state in states)
+    trials = f", {counted(sum(course.left for course in courses), 'trial')} to choose" if courses else ""
+    print(f"{suite.name}: {counted(count.total(), 'run')} in {folder}, {count['finished']} finished; "
+          f"{counted(len(jobs), 'program')} to run{trials}")  # fmt: skip
+    memory = _memory(asked)
+
+    def jobs_for(cell: Cell) -> list[Job]:
+        return jobs_of(cell, cell.config.seeds, asked.seeds_together, memory)
+
+    def search() -> None:
+        changed = [course.turn(scheduler, board, jobs_for) for course in courses]
+        if any(changed):
+            write_trials(folder, [course.summary() for course in courses])
+
     with StopSignals() as signals, contextlib.closing(_launcher(folder, asked)) as launcher, board:
         scheduler = Scheduler(folder, jobs, launcher, asked.retries, board.say)
         scheduler.failed += absent
-        while not scheduler.done and not signals.received:
+        search()
+        while not (scheduler.done and all(course.done for course in courses)) and not signals.received:
             scheduler.turn()
+            search()
             board.follow(scheduler)
             time.sleep(POLL)
         if not scheduler.done:
             board.say("stopping: programs save and end; a second signal does not wait for them")
             scheduler.stop()
-    return _print_outcome(suite, folder, scheduler, signals.received)
+    if courses:
+        write_trials(folder, [course.summary() for course in courses])
+    return _print_outcome(suite, folder, scheduler, signals.received, courses)
 
 
-def _print_outcome(suite: Suite, folder: Path, scheduler: Scheduler, signal: int | None) -> int:
+def _print_outcome(
+    suite: Suite, folder: Path, scheduler: Scheduler, signal: int | None, courses: Sequence[Course]
+) -> int:
     board = Board(folder, suite.cells)
+    for course in courses:
+        board.add(course.cells, course.pruned)
     board.follow(scheduler)
     print(board.headline())
     for job in (job for job in scheduler.failed if job.tries):
@@ -259,7 +329,9 @@ def _print_outcome(suite: Suite, folder: Path, scheduler: Scheduler, signal: int
     not_begun = Counter(job.reason for job in scheduler.failed if not job.tries for _ in job.seeds)
     for reason, runs in not_begun.items():
         print(f"failed without a try: {counted(runs, 'run')}: {reason}")
-    if not scheduler.done:
+    for course in courses:
+        print(*course.lines(), sep="\n")
+    if not (scheduler.done and all(course.done for course in courses)):
         print(f"resume with: {shlex.join(['warpsac', *sys.argv[1:]])}")
         return 128 + signal if signal else 1
     for row in board.rows():
@@ -267,4 +339,4 @@ def _print_outcome(suite: Suite, folder: Path, scheduler: Scheduler, signal: int
             name = f"{row.cell.config.task} {row.cell.variant}"
             print(f"{name}: {plain(row.result, ',.2f')} (published: {row.cell.published:,.2f})")
     print(f"next: {shlex.join(['warpsac', 'report', str(folder)])}")
-    return 1 if scheduler.failed else 0
+    return 0 if not scheduler.failed and all(course.complete for course in courses) else 1

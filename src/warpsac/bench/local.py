@@ -140,9 +140,10 @@ class LocalLauncher:
                 found.append((job, ended))
         return found
 
-    def stop(self) -> None:
-        for _, process, _ in self._running:
-            process.ask_to_end()
+    def stop(self, job: Job | None = None) -> None:
+        for running, process, _ in self._running:
+            if job is None or job is running:
+                process.ask_to_end()
 
     def close(self) -> None:
         """Programs that still run (a second signal came) save and end by themselves when this process does."""

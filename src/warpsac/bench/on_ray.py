@@ -92,30 +92,33 @@ def write_changes(changes: ChangedFiles, folder: Path) -> None:
 
 # --- one program on a node
 
+EVERY = ""  # the key of all programs
+
 
 class StopFlag:
-    """A Ray actor that all programs ask whether they are to end."""
+    """A Ray actor that all programs ask whether they are to end: all of them, or those with one key."""
 
     def __init__(self) -> None:
-        self._set = False
+        self._keys: set[str] = set()
 
-    def set(self) -> None:
-        self._set = True
+    def set(self, key: str = EVERY) -> None:
+        self._keys.add(key)
 
-    def is_set(self) -> bool:
-        return self._set
+    def is_set(self, key: str) -> bool:
+        return not self._keys.isdisjoint((EVERY, key))
 
 
 def train_on_node(
     request: Request, bench: str, log: str, marker: str, env: dict[str, str], begun: ChangedFiles | None,
-    stop: Any, send_interval: float = SEND_INTERVAL, address: str | None = None, index: int = 0, processes: int = 1,
+    stop: Any, key: str, send_interval: float = SEND_INTERVAL, address: str | None = None, index: int = 0,
+    processes: int = 1,
 ) -> Iterator[ChangedFiles | Ended]:  # fmt: skip
     """The Ray task. Yields what has to be sent back, if anything, and at last how the program ended.
 
     `bench` and `log` are the driver's paths; `marker` is a file that a node sees if it shares the folder. Of a program
-    of several processes: `address` is where process 0 waits for the others.
+    of several processes: `address` is where process 0 waits for the others. `key` is that of the program for `stop`.
     """
-    if _is_set(stop):
+    if _is_set(stop, key):
         yield Ended("stopped")
         return
     reader = None
@@ -138,7 +141,7 @@ def train_on_node(
     due = time.monotonic() + send_interval
     while (ended := process.poll()) is None:
         time.sleep(NODE_POLL)
-        if _is_set(stop):
+        if _is_set(stop, key):
             process.ask_to_end()
         if reader is not None and time.monotonic() >= due:
             due = time.monotonic() + send_interval
@@ -165,13 +168,15 @@ class Tasks(NamedTuple):
     ended: dict[int, Ended]
     group: Any
     """The placement group of several processes."""
+    key: str
+    """Under which it asks whether it is to end."""
 
 
-def _is_set(stop: Any) -> bool:
+def _is_set(stop: Any, key: str) -> bool:
     import ray
 
     try:
-        return bool(ray.get(stop.is_set.remote(), timeout=5))
+        return bool(ray.get(stop.is_set.remote(key), timeout=5))
     except ray.exceptions.RayError:  # it is moving to another node, or busy: ask again later
         return False
 
@@ -254,11 +259,11 @@ class RayLauncher:
         return int(min(by_cpu, resources.get("GPU", 0) // self._gpus) if self._gpus else by_cpu)
 
     def start(self, job: Job) -> str:
-        common = self._request_of(job), str(self._bench)
-        rest = str(self._marker), memory_fraction(self._gpus), self._begun(job), self._stop, self._send_interval
+        common, key = (self._request_of(job), str(self._bench)), uuid.uuid4().hex
+        rest = str(self._marker), memory_fraction(self._gpus), self._begun(job), self._stop, key, self._send_interval
         log = job.log(self._bench)
         if self._processes == 1:
-            self._tasks.append(Tasks(job, [self._train.remote(*common, str(log), *rest)], {}, None))
+            self._tasks.append(Tasks(job, [self._train.remote(*common, str(log), *rest)], {}, None, key))
             return "Ray"
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -274,7 +279,7 @@ class RayLauncher:
             )
             for i in self._indices
         ]
-        self._tasks.append(Tasks(job, streams, {}, group))
+        self._tasks.append(Tasks(job, streams, {}, group, key))
         return f"Ray, {self._processes} processes"
 
     @property
@@ -336,8 +341,9 @@ class RayLauncher:
             write_changes(item, self._bench)
         return None
 
-    def stop(self) -> None:
-        self._ray.get(self._stop.set.remote())
+    def stop(self, job: Job | None = None) -> None:
+        for key in [EVERY] if job is None else [task.key for task in self._tasks if task.job is job]:
+            self._ray.get(self._stop.set.remote(key))
 
     def close(self) -> None:
         self._marker.unlink(missing_ok=True)

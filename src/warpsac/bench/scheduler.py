@@ -104,8 +104,8 @@ class Launcher(Protocol):
     def ended(self) -> list[tuple[Job, Ended]]:
         """The programs that have ended since the last call."""
 
-    def stop(self) -> None:
-        """Ask all programs to save and end."""
+    def stop(self, job: Job | None = None) -> None:
+        """Ask all programs, or that of one job, to save and end."""
 
     def close(self) -> None: ...
 
@@ -116,7 +116,7 @@ class Scheduler:
     Failed: tried again `retries` times, after all that wait, and seed by seed, so that one bad seed, or too little
     memory for all, does not harm the others. Lost (killed, or its machine gone): resumed at once, without using up a
     try, if it has saved further steps. Refused: not tried again, because every try would repeat the mistake; but if
-    the folder of one seed may be the reason, each seed is first tried alone.
+    the folder of one seed may be the reason, each seed is first tried alone. Dropped cells are not trained any further.
     """
 
     def __init__(
@@ -128,6 +128,28 @@ class Scheduler:
         self.running: list[Job] = []
         self.finished: list[Job] = []
         self.failed: list[Job] = []
+        self.dropped: set[str] = set()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a job that is added now would start at once."""
+        return not self.waiting and self._launcher.has_room()
+
+    @property
+    def busy(self) -> set[str]:
+        """The cells with jobs that run or wait."""
+        return {job.cell.name for job in (*self.waiting, *self.running)}
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        self.waiting += jobs
+
+    def drop(self, cell: str) -> None:
+        """Train a cell no further: its programs save and end, and its folders stay."""
+        self.dropped.add(cell)
+        self.waiting = deque(job for job in self.waiting if job.cell.name != cell)
+        for job in self.running:
+            if job.cell.name == cell:
+                self._launcher.stop(job)
 
     @property
     def done(self) -> bool:
@@ -169,6 +191,8 @@ class Scheduler:
             results = [state.result for state in states if state.result is not None]
             mean = f": {plain(sum(results) / len(results), ',.1f')}" if results else ""
             self._say(f"finished: {job}{mean}")
+            return
+        if job.cell.name in self.dropped:
             return
         if ended.how == "stopped":
             self.waiting.appendleft(job)

@@ -1,7 +1,7 @@
 """A suite is a list of cells: a task, a variant with its settings, and the seeds to train.
 
-Grids (tasks x variants x swept settings) expand to cells. The built-in suites are at the end; `suite_file` reads
-others from YAML.
+Grids (tasks x variants x swept settings) expand to cells; with a search, to the origins of its trials, each of which is
+a cell too. The built-in suites are at the end; `suite_file` reads others from YAML.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from warpsac.bench.space import SEARCH_SEEDS, Search, why_not
 from warpsac.config.profiles import PROFILES, VARIANTS
 from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import modules, registry
@@ -59,13 +60,29 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a search starts: a task and variant, of which each trial has other settings."""
+
+    cell: Cell
+    """With some values of the searched settings; not trained itself."""
+    search: Search
+    make: Callable[[Settings], Config]
+    """The config of a trial from its values, by dotted names."""
+
+    def trial(self, number: int, values: Settings) -> Cell:
+        return Cell(self.make(values), "-".join(filter(None, [self.cell.label, f"trial-{number}"])))
+
+
+@dataclass(frozen=True)
 class Suite:
     name: str
     cells: tuple[Cell, ...]
+    origins: tuple[Origin, ...] = ()
 
     @property
     def runs(self) -> int:
-        return sum(len(cell.config.seeds) for cell in self.cells)
+        searched = sum(origin.search.trials * len(origin.cell.config.seeds) for origin in self.origins)
+        return searched + sum(len(cell.config.seeds) for cell in self.cells)
 
 
 @dataclass(frozen=True)
@@ -101,31 +118,65 @@ class Grid:
     """(task, variant, label) -> published final return."""
     where: str = ""
     """The file that it was read from, for messages."""
+    search: Search | None = None
 
     def sets(self, path: str) -> bool:
         """Whether the grid itself sets this in each of its cells."""
         by_variants = [path in dict(leaves(entry.settings)) for entry in self.variants]
-        return path in self.sweep or path in dict(leaves(self.settings)) or (any(by_variants) and all(by_variants))
+        searched = self.search.space if self.search else ()
+        everywhere = path in self.sweep or path in searched or path in dict(leaves(self.settings))
+        return everywhere or (any(by_variants) and all(by_variants))
 
     @property
     def most_runs(self) -> int:
         """As many as its cells and seeds are, counted without making them."""
         tasks, swept = (len(tasks_of(group)) for group in self.tasks), map(len, self.sweep.values())
-        return sum(tasks) * max(len(self.variants), 1) * math.prod(swept) * len(self.seeds)
+        trials = self.search.trials if self.search else 1
+        return sum(tasks) * max(len(self.variants), 1) * math.prod(swept) * len(self.seeds) * trials
 
     def cells(self) -> Iterator[Cell]:
         # A published return belongs to exactly these settings, at the end of training.
         set_here = [path for path, _ in leaves(merged(self.asked, self.settings)) if not path.startswith("eval.")]
         published = {} if any(path == "stop_at" or is_material(path) for path in set_here) else self.published
+        for task, variant, settings, label in self._combinations() if self.search is None else ():
+            config = self._config(task, variant, settings)
+            yield Cell(config, label, published.get((task, variant, label)))
+
+    def origins(self) -> Iterator[Origin]:
+        """Where its search starts, checked as far as that can be done before the trials are known."""
+        search = self.search
+        if search is None:
+            return
+        for path in search.space:
+            if path in FIXED or (why := why_not(path)):
+                raise UserError(f"search: {path} cannot be searched{'' if path in FIXED else f': {why}'}")
+            if path in self.sweep:
+                raise UserError(f"search: {path} is in `sweep` too: leave one of them out")
+        if taken := sorted(set(self.seeds) & set(DEFAULT_SEEDS)):
+            raise UserError(f"search: seed {taken[0]} is one that results are reported with: search with others, "
+                            f"such as {min(SEARCH_SEEDS)} and up")  # fmt: skip
+        for task, variant, settings, label in self._combinations():
+
+            def make(values: Settings, task: str = task, variant: str = variant, own: Settings = settings) -> Config:
+                return self._config(task, variant, merged(own, *(nested(path, v) for path, v in values.items())))
+
+            for values in search.probes():
+                config = make(values)
+            if search.pruner != "none" and not 0 < config.eval.every < config.end_step:
+                raise ConfigError("eval.every", config.eval.every, f"pruner {search.pruner} needs evaluations during "
+                                  f"training, before step {config.end_step:,}")  # fmt: skip
+            yield Origin(Cell(config, label), search, make)
+
+    def _combinations(self) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+        """Task, variant, settings and label of each cell."""
         for name in dict.fromkeys(task for group in self.tasks for task in tasks_of(group)):
             target = registry.lookup(name)
             entries = self.variants or tuple(map(Entry, COMPARED[target.regime or "limited"]))
             for entry, values in itertools.product(entries, itertools.product(*self.sweep.values())):
                 swept = dict(zip(self.sweep, values, strict=True))
                 settings = merged(self.settings, entry.settings, *(nested(path, v) for path, v in swept.items()))
-                config = self._config(target.name, entry.variant, settings)
                 label = "-".join(filter(None, [entry.label, *map(setting_label, swept, values)]))
-                yield Cell(config, label, published.get((target.name, entry.variant, label)))
+                yield target.name, entry.variant, settings, label
 
     def _config(self, task: str, variant: str, own: Settings) -> Config:
         """The config of a cell; a mistake of --set alone is a SetError."""
@@ -182,6 +233,7 @@ def merged(*layers: Settings) -> dict[str, Any]:
 def make_suite(name: str, grids: Sequence[Grid]) -> Suite:
     """All cells of the grids; a cell that two grids share counts once."""
     found: dict[str, Cell] = {}
+    origins: dict[str, Origin] = {}
     runs = sum(grid.most_runs for grid in grids)
     if runs > MOST_RUNS:
         raise UserError(f"{name}: would be {runs:,} runs; a suite has at most {MOST_RUNS:,}")
@@ -190,11 +242,14 @@ def make_suite(name: str, grids: Sequence[Grid]) -> Suite:
             for cell in grid.cells():
                 if found.setdefault(cell.name, cell).config != cell.config:
                     raise UserError(f"two cells would share the folder {cell.name}: give one of them a `label`")
+            for origin in grid.origins():
+                if origins.setdefault(origin.cell.name, origin) is not origin:
+                    raise UserError(f"two searches would share the name {origin.cell.name}: give one of them a `label`")
         except SetError:
             raise
         except UserError as error:
             raise UserError(f"{grid.where}: {error}" if grid.where else str(error)) from None
-    return Suite(name, tuple(found.values()))
+    return Suite(name, tuple(found.values()), tuple(origins.values()))
 
 
 def narrowed(

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
+import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from warpsac.bench.space import (
+    MOST_TRIALS,
+    SEARCH_SEEDS,
+    Choice,
+    Objective,
+    Pruner,
+    Range,
+    Sampler,
+    Search,
+    objective_of,
+    takes_floats,
+)
 from warpsac.bench.suite import DEFAULT_SEEDS, Entry, Grid, leaves, merged, nested, setting_label
 from warpsac.errors import UserError
 from warpsac.runs.files import read_text
 
-GRID_KEYS = ("tasks", "variants", "sweep", "settings", "profile", "seeds")
+GRID_KEYS = ("tasks", "variants", "sweep", "search", "settings", "profile", "seeds")
 FILE_KEYS = ("name", "grids")
 ENTRY_KEYS = ("variant", "label", "settings")
+SEARCH_KEYS = ("space", "trials", "sampler", "pruner", "objective", "seed")
+RANGE_KEYS = ("low", "high", "log")
 LONGEST, MOST_ENTRIES = 1_000_000, 100_000  # characters of a file, and what they may stand for
 
 
@@ -116,6 +132,7 @@ def _grid(data: Any, where: str) -> Grid:
     profile = data.get("profile")
     if profile is not None and not isinstance(profile, str):
         raise UserError(f"{where}: profile must be a name")
+    search = _search(data["search"], f"{where}: search") if "search" in data else None
     return Grid(
         tasks=_list_of(str, data["tasks"], f"{where}: tasks must be names"),
         variants=tuple(
@@ -126,10 +143,12 @@ def _grid(data: Any, where: str) -> Grid:
         settings=_settings(data.get("settings", {}), f"{where}: settings"),
         profile=profile,
         seeds=_list_of(
-            int, data.get("seeds", list(DEFAULT_SEEDS)), f"{where}: seeds must be whole numbers, such as [1, 2, 3]"
+            int, data.get("seeds", list(SEARCH_SEEDS if search else DEFAULT_SEEDS)),
+            f"{where}: seeds must be whole numbers, such as [1, 2, 3]",
         ),
         where=where,
-    )
+        search=search,
+    )  # fmt: skip
 
 
 def _entry(data: Any, where: str) -> Entry:
@@ -165,6 +184,60 @@ def _sweep(data: Any, where: str) -> dict[str, list[Any]]:
         if not isinstance(path, str) or not isinstance(values, list) or not values:
             raise UserError(f"{where}: {path} must have a list of values")
     return dict(data)
+
+
+def _search(data: Any, where: str) -> Search:
+    data = _mapping(data, where, SEARCH_KEYS)
+    space = data.get("space")
+    if not isinstance(space, Mapping) or not space or not all(isinstance(path, str) for path in space):
+        raise UserError(f"{where}: needs `space`, such as space: {{learner.tau: {{low: 0.001, high: 0.1, log: true}}}}")
+    trials, seed = data.get("trials", Search.trials), data.get("seed", Search.seed)
+    if type(trials) is not int or not 1 <= trials <= MOST_TRIALS:
+        raise UserError(f"{where}: trials = {trials!r}: must be a whole number from 1 to {MOST_TRIALS:,}")
+    if type(seed) is not int or not 0 <= seed < 2**31:
+        raise UserError(f"{where}: seed = {seed!r}: must lie in 0..2147483647")
+    text = data.get("objective", str(Objective()))
+    if not isinstance(text, str) or (objective := objective_of(text)) is None:
+        raise UserError(f"{where}: objective = {text!r}: must be final, auc or `last N`, a number of evaluations")
+    return Search(
+        {path: _values(path, values, f"{where}: {path}") for path, values in space.items()},
+        trials,
+        _one_of(Sampler, data.get("sampler", Search.sampler), f"{where}: sampler"),
+        _one_of(Pruner, data.get("pruner", Search.pruner), f"{where}: pruner"),
+        objective,
+        seed,
+    )
+
+
+def _values(path: str, data: Any, where: str) -> Choice | Range:
+    """A list of values, or the ends of a range."""
+    if isinstance(data, list):
+        if len(data) < 2 or any(value in data[:number] for number, value in enumerate(data)):
+            raise UserError(f"{where}: a list needs two different values or more, none of them twice")
+        return Choice(tuple(tuple(value) if isinstance(value, list) else value for value in data))
+    if not isinstance(data, Mapping):
+        raise UserError(f"{where}: must be a list of values, or a range such as {{low: 0.1, high: 0.9}}")
+    data = _mapping(data, where, RANGE_KEYS)
+    low, high, log = data.get("low", math.nan), data.get("high", math.nan), data.get("log", False)
+    for name, value in (("low", low), ("high", high)):
+        if type(value) not in (int, float) or not abs(value) < 1e300:
+            raise UserError(f"{where}: {name} = {value!r}: must be a number")
+    if not low < high:
+        raise UserError(f"{where}: low = {low!r}: must be below high = {high!r}")
+    if type(log) is not bool:
+        raise UserError(f"{where}: log = {log!r}: must be true or false")
+    if log and low <= 0:
+        raise UserError(f"{where}: low = {low!r}: must be above 0 with log: true")
+    if takes_floats(path) or float in (type(low), type(high)):
+        return Range(float(low), float(high), log)
+    return Range(low, high, log)
+
+
+def _one_of(kinds: Any, data: Any, where: str) -> Any:
+    known = typing.get_args(kinds)
+    if data not in known:
+        raise UserError(f"{where} = {data!r}: must be one of {', '.join(known)}")
+    return data
 
 
 def _listed(data: Any) -> list[Any]:

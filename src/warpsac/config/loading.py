@@ -59,7 +59,7 @@ def validate(config: Config) -> Config:
 
 def check_ranges(settings: Any, prefix: str = "") -> None:
     """Raise a ConfigError for the first field of a dataclass, nested ones included, that is out of its range."""
-    for name, hint in typing.get_type_hints(type(settings), include_extras=True).items():
+    for name, hint in _hints(typing.cast(Any, type(settings)), extras=True).items():
         value = getattr(settings, name)
         if dataclasses.is_dataclass(value):
             check_ranges(value, f"{prefix}{name}.")
@@ -67,6 +67,12 @@ def check_ranges(settings: Any, prefix: str = "") -> None:
             for constraint in _declared(hint):
                 if not constraint.holds(value):
                     raise ConfigError(prefix + name, value, constraint.allowed)
+
+
+@functools.cache
+def _hints(kind: type, extras: bool = False) -> Mapping[str, Any]:
+    """The types of a dataclass's fields: working them out takes longer than all checks of a config."""
+    return typing.get_type_hints(kind, include_extras=extras)
 
 
 def _declared(hint: Any) -> Iterator[Constraint]:
@@ -201,7 +207,7 @@ def _merged(base: Any, changes: Any, where: str, path: str = "") -> Any:
     """The settings with those of `changes` in their place, each of the type that its field declares."""
     if not isinstance(changes, Mapping):
         raise UserError(f"{where}: {path.rstrip('.') or 'config'} must be a mapping")
-    hints = typing.get_type_hints(type(base))
+    hints = _hints(typing.cast(Any, type(base)))
     values = {}
     for name, value in changes.items():
         if name not in hints:

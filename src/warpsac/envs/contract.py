@@ -73,10 +73,10 @@ class HostStep(NamedTuple):
     """One vector step of a host simulator."""
 
     result: StepResult
-    restart: Restart | None  # environments restarted before the step; usually None
-    faults: int | np.ndarray  # faulty steps encountered; [S] for the environments of all seeds
-    events: tuple[str, ...] = ()  # lines to show: worker processes that were lost
-    metrics: Mapping[str, Any] | None = None  # [N] each: what an evaluation averages over the steps of an episode
+    restart: Restart | None  #: environments restarted before the step; usually None
+    faults: int | np.ndarray  #: faulty steps encountered; [S] for the environments of all seeds
+    events: tuple[str, ...] = ()  #: lines to show: worker processes that were lost
+    metrics: Mapping[str, Any] | None = None  #: [N] each: what an evaluation averages over the steps of an episode
 
 
 class HostEnv(Protocol):

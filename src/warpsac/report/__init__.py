@@ -8,6 +8,7 @@ study      results per task and what compares with what
 tables     the CSV files
 scoreboard runs next to the published curves of all benchmark tasks
 charts     data of the page's charts
+trials     the trials of searches: which runs are theirs, their table and pictures
 arms       who acted in runs with several arms, and whose policy counted
 page       data of the rest of the page; templates/ holds its HTML, style and script
 numerals   numbers as text

@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 from warpsac.errors import UserError, counted, printable, shortened
-from warpsac.report import missing, page, runs, scoreboard, tables
+from warpsac.report import missing, page, runs, scoreboard, tables, trials
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
@@ -49,6 +49,7 @@ class ReportOptions:
 def command(asked: ReportOptions) -> int:
     planned: list[Planned] = []
     unreadable: list[str] = []
+    searches: list[trials.Found] = []
     if asked.published:
         if asked.scoreboard:
             raise UserError(
@@ -66,7 +67,9 @@ def command(asked: ReportOptions) -> int:
         roots = [Path(folder) for folder in asked.folders]
         found = runs.collect(roots)
         planned, unreadable = missing.find_plans(roots)
-        if not found and not planned:
+        searches, without = trials.find_searches(roots)
+        unreadable += without
+        if not found and not planned and not searches:
             raise UserError(f"{', '.join(asked.folders)}: no run folders here; `warpsac train` makes them")
         out = Path(asked.out) if asked.out else roots[0] / "report"
         if not asked.out and out.is_symlink():
@@ -74,7 +77,7 @@ def command(asked: ReportOptions) -> int:
         title = ", ".join(root.resolve().name for root in roots)
         if asked.scoreboard:
             return _scoreboard(found, out, asked)
-    study = make_study(found, planned)
+    study = make_study(found, planned, searches)
     written = write(study, out, asked.title or title, asked.published)
     if asked.json:
         print(json.dumps(summary(study) | {"page": str(written)}))
@@ -112,6 +115,7 @@ def summary(study: Study) -> dict[str, Any]:
         "missing": missing,
         "tasks": len(study.tasks),
         "variants": [study.label(group) for group in study.groups],
+        **({"searches": [_searched(of) for of in study.searches]} if study.searches else {}),
         "families": {
             scope.name: {
                 metric: {
@@ -126,6 +130,15 @@ def summary(study: Study) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _searched(found: trials.Found) -> dict[str, Any]:
+    best = found.best
+    return {
+        "name": found.search.name,
+        "trials": len(found.search.trials),
+        "best": None if best is None else {"trial": best.number, "value": best.value, "settings": dict(best.settings)},
+    }
+
+
 def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
     """JSON has no number that is not finite."""
     value = estimate.value if math.isfinite(estimate.value) else None
@@ -138,6 +151,12 @@ def summary_lines(study: Study) -> list[str]:
     lines += [f"left out: {run.name}: {shortened(run.detail, 300)}" for run in left_out[:MOST_LINES]]
     if len(left_out) > MOST_LINES:
         lines.append(f"left out: {len(left_out) - MOST_LINES} more, all of them listed on the page")
+    for found in study.searches:
+        line = f"search {found.search.name}: {len(found.search.trials)} trials"
+        if found.best is not None and found.best.value is not None:
+            value = plain(found.best.value, ".6g")
+            line += f", the best is {found.best.number}: {value} with {trials.words_of(found.best)}"
+        lines.append(shortened(line, 300))
     for scope in study.scopes:
         comparison = scope.comparisons["auc"]
         if comparison.rows:

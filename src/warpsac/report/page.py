@@ -15,7 +15,7 @@ import numpy as np
 from warpsac.config.profiles import default_variant
 from warpsac.config.provenance import own_version
 from warpsac.envs import published
-from warpsac.report import arms, charts
+from warpsac.report import arms, charts, trials
 from warpsac.report.aggregate import mean_and_spread
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.numerals import DASH, duration, number, raw_number, with_minus
@@ -70,6 +70,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    environment.filters["setting"] = trials.text_of
     filters = (number, raw_number, with_minus, duration, share, default_variant, published.published_notes)
     environment.filters |= {function.__name__: function for function in filters}
     environment.tests["finite"] = math.isfinite
@@ -87,6 +88,12 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         training_seconds=_training_seconds(study.runs),
         cautions=_cautions(study),
         published_variants=[] if is_published else [variant for variant in COLOURS if variant in known],
+        searches=[
+            {"search": found.search, "settings": found.settings, "pictures": trials.pictures(found)}
+            for found in study.searches
+        ],
+        most_shown=trials.MOST_SHOWN,
+        most_listed=trials.MOST_LISTED,
         panels=_panels(study, labels),
         overall=_scope(study, labels, len(study.scopes) - 1) if study.scopes else None,
         families=[_family(study, labels, numbers, family) for family in families],
@@ -106,9 +113,11 @@ def share(value: float, top: float) -> str:
 
 
 def _labels(study: Study) -> Labels:
-    """The names of the groups, and the number of their colour and switch: None for a group that has no run yet."""
+    """The names of the groups, and the number of their colour and switch: None for a group that has no run yet, or is
+    not shown."""
     short = short_labels([group.without(study.common) for group in study.groups])
-    missing = {gap.group: {"number": None, "name": study.label(gap.group)} for gap in study.missing}
+    others = [gap.group for gap in study.missing] + [run.group for run in study.runs if run.group and not run.shown]
+    missing = {group: {"number": None, "name": study.label(group)} for group in others}
     numbered = {
         group: {"number": i, "name": study.label(group), "short": short[i]} for i, group in enumerate(study.groups)
     }

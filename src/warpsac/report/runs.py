@@ -22,7 +22,7 @@ from warpsac.report.groups import OTHER_FAMILY, Changes, Group, Scale, group_of,
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.files import in_words
 
-Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate"]
+Status = Literal["finished", "running", "interrupted", "failed", "damaged", "no evaluations", "duplicate", "pruned"]
 
 Axis = Literal["steps", "seconds"]
 NOTHING = np.zeros(0)
@@ -61,6 +61,8 @@ class Run:
     given_name: str | None = None
     """The name that the user gave it; `name` is its folder."""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    shown: bool = True
+    """Whether it has a part in curves and results, if it is finished: of a search, only the best trials' runs have."""
     arms: History | None = None
     """Of a run with several arms: who acted, and who was chosen."""
 

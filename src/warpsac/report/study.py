@@ -23,6 +23,7 @@ from warpsac.report.aggregate import Band, Estimate, MeanCurve
 from warpsac.report.groups import FAMILIES, Changes, Group, Scale, in_order
 from warpsac.report.missing import Missing, find_missing
 from warpsac.report.runs import REACHED, Axis, Run, common_changes
+from warpsac.report.trials import Found, marked
 from warpsac.runs.bench_plan import Planned
 
 Metric = Literal["final", "auc", "wall_auc"]
@@ -261,10 +262,11 @@ class Study:
     common: Changes
     planned: bool
     """Whether runs are missing from a plan, rather than from the grid that the runs form."""
+    searches: Sequence[Found] = ()
 
     @cached_property
     def groups(self) -> list[Group]:
-        return in_order({run.group for run in self.runs if run.group})
+        return in_order({run.group for run in self.runs if run.group and run.shown})
 
     def label(self, group: Group) -> str:
         """The group's name without the settings that all runs share."""
@@ -279,10 +281,12 @@ class Study:
         return counts
 
 
-def make_study(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> Study:
+def make_study(runs: Sequence[Run], planned: Sequence[Planned] = (), searches: Sequence[Found] = ()) -> Study:
+    """`searches`: those whose trials are among the runs."""
+    runs = marked(runs, searches)
     by_task: defaultdict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        if run.group and run.status != "duplicate":
+        if run.group and run.shown and run.status not in ("duplicate", "pruned"):
             by_task[run.task].append(run)
     rank = {task.name: number for number, task in enumerate(all_tasks())}
     # By family, then as in the table of tasks, then by name.
@@ -295,7 +299,8 @@ def make_study(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> Study:
     scopes = [scope for scope in families if any(task.finished for task in scope.tasks)]
     if len(scopes) > 1:
         scopes.append(Scope(ALL_FAMILIES, [task for scope in scopes for task in scope.tasks]))
-    return Study(list(runs), tasks, scopes, find_missing(runs, planned), common_changes(runs), bool(planned))
+    missing = find_missing(runs, planned) if planned or not searches else []  # trials are no grid
+    return Study(list(runs), tasks, scopes, missing, common_changes(runs), bool(planned), searches)
 
 
 def _task_results(runs: Sequence[Run]) -> TaskResults:

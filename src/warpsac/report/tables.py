@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from warpsac.report import trials
 from warpsac.report.aggregate import Estimate, mean_and_spread
 from warpsac.report.groups import Group
 from warpsac.report.numerals import is_whole
@@ -143,4 +144,8 @@ def csv_text(columns: Sequence[str], rows: Rows) -> str:
 
 def csv_files(study: Study) -> dict[str, str]:
     """The text of all tables by file name."""
-    return {f"{table.__name__}.csv": csv_text(columns.split(), table(study)) for table, columns in COLUMNS.items()}
+    files = {f"{table.__name__}.csv": csv_text(columns.split(), table(study)) for table, columns in COLUMNS.items()}
+    if study.searches:
+        head = ["search", "trial", "state", "value", "step", *trials.all_settings(study.searches), "folder", "detail"]
+        files["trials.csv"] = csv_text(head, trials.rows(study.searches))
+    return files

@@ -36,7 +36,6 @@ from warpsac.errors import NotNow, UserError
 from warpsac.runs import files, rowfiles
 from warpsac.runs.files import Held, free_name, in_words, lock_file, require_writable, sync_folder, write_atomically
 from warpsac.runs.rowfiles import RowFiles, aside_folder
-from warpsac.runs.trackers import Tracker, open_trackers, require_wandb
 
 CONFIG, META, FAILURE, LOCK = "config.json", "meta.json", "failure.txt", ".lock"
 CHECKPOINTS, POLICIES = "checkpoints", "policies"
@@ -73,8 +72,6 @@ def create(
     taken: a start with several seeds that was killed may leave some of theirs. `symmetry`: the content of
     symmetry.json, if there is one.
     """
-    if config.log.wandb:
-        require_wandb()
     out, config = Path(out), dataclasses.replace(config, seeds=(seed,))
     content = {META: _json_bytes({**meta, "resumes": []})}
     content |= {} if symmetry is None else {SYMMETRY: symmetry.encode()}
@@ -191,8 +188,7 @@ class RunFolder:
         self.checkpoints = path / CHECKPOINTS
         self.policies = path / POLICIES
         self.curve = path / "curve.png"
-        self._trackers: list[Tracker] | None = None
-        self._resumed_at: int | None = None
+        self.resumed_at: int | None = None  # by this process
         self._owned = False
         self._lock: int | None = None  # descriptor; None also where locks are not supported
 
@@ -296,8 +292,6 @@ class RunFolder:
         reported.
         """
         asked = config or self.config
-        if asked.log.wandb:
-            require_wandb()
         self.lock()
         for line in self.rows.set_aside_after(step, part_of(record or {}, "rows", dict)):
             report(line)
@@ -322,7 +316,7 @@ class RunFolder:
             if own != self._in_file:
                 write_atomically(self.path / CONFIG, to_json(own).encode())
             self.config = self._in_file = own
-        self._resumed_at = step
+        self.resumed_at = step
         return changes
 
     def record_failure(self, reason: str) -> None:
@@ -332,23 +326,15 @@ class RunFolder:
         with contextlib.suppress(OSError):  # a full disk may be the reason; it was also printed
             write_atomically(self.path / FAILURE, (" ".join(reason.split()) + "\n").encode())
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        """Append a row to the files and pass it to the trackers; TrainingStopped if it cannot be written."""
-        plain = self.rows.append(row)
-        with files.stop_if_unwritable(self.path):
-            if self._trackers is None:
-                created = str(self.meta.get("time", ""))
-                self._trackers = open_trackers(self.path, self.config, created, self._resumed_at)
-            for tracker in self._trackers:
-                tracker.log(plain)
+    def log(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Append a row to the files, and return it in plain numbers; TrainingStopped if it cannot be written."""
+        return self.rows.append(row)
 
     def close(self) -> None:
         if "rows" in self.__dict__:
             self.rows.close()
-        for tracker in self._trackers or ():
-            tracker.close()
         files.unlock(self._lock)
-        self._trackers, self._lock, self._owned = None, None, False
+        self._lock, self._owned = None, False
 
 
 def _refuse_links(folder: Path) -> None:

@@ -1,72 +1,100 @@
-"""TensorBoard and Weights & Biases, which receive the rows too; imported when used."""
+"""TensorBoard and Weights & Biases: callbacks that pass every row on; imported when used."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
+import io
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from warpsac.config.schema import Config
-from warpsac.errors import UserError
+from warpsac.errors import in_a_line
+from warpsac.runs.callbacks import RunView, Tracker
+from warpsac.runs.run_folder import RunFolder
 
 
-class Tracker(Protocol):
-    def log(self, row: Mapping[str, Any]) -> None: ...
+def trackers(config: Config) -> list[Tracker]:
+    """Those that the settings ask for."""
+    wanted: list[Tracker] = [TensorBoard()] if config.log.tensorboard else []
+    return wanted + ([Wandb()] if config.log.wandb else [])
 
-    def close(self) -> None: ...
 
-
-def require_wandb() -> None:
-    """Refuse a tracker that is not installed before training starts, not at the first row."""
+def wandb_obstacle() -> str | None:
+    """Why W&B could not be used, told before training starts and not at the first row. Asks no server."""
     if importlib.util.find_spec("wandb") is None:
-        raise UserError("log.wandb needs the wandb package: pip install 'warpsac[wandb]'")
+        return "log.wandb needs the wandb package: pip install 'warpsac[wandb]'"
+    import wandb
+
+    try:
+        settings = wandb.setup().settings  # of the environment, and of W&B's own files
+    except Exception as error:
+        return f"log.wandb: W&B refuses its own settings ({in_a_line(error)})"
+    if settings.mode in ("offline", "dryrun", "disabled") or settings.identity_token_file:
+        return None
+    with contextlib.redirect_stderr(io.StringIO()):  # in new versions a word about what may replace it
+        # Where that is gone, the first row will show whether there is a login.
+        key = getattr(getattr(wandb, "api", None), "api_key", "unknown")
+    if settings.api_key or key:
+        return None
+    return "log.wandb: not logged in to Weights & Biases: run `wandb login`, or set WANDB_MODE=offline to sync later"
 
 
-def open_trackers(path: Path, config: Config, created: str, resumed_at: int | None) -> list[Tracker]:
-    """The trackers of a run folder; `created` distinguishes runs of one name, `resumed_at` is a step."""
-    trackers: list[Tracker] = []
-    if config.log.tensorboard:
-        trackers.append(_TensorBoard(path, resumed_at))
-    if config.log.wandb:
-        trackers.append(_Wandb(path, config, created))
-    return trackers
+class TensorBoard(Tracker):
+    def __init__(self) -> None:
+        self._writers: dict[Path, Any] = {}
 
-
-class _TensorBoard:
-    def __init__(self, path: Path, resumed_at: int | None):
-        from tensorboardX import SummaryWriter
-
-        purge = None if resumed_at is None else resumed_at + 1  # hides what was written beyond the checkpoint
-        folder = path / "tensorboard"
-        # Event files are named by the second: without a number, a quick resume would overwrite the first one.
-        number = len(list(folder.glob("events*")))
-        self._writer = SummaryWriter(str(folder), purge_step=purge, filename_suffix=f".{number}")
-
-    def log(self, row: Mapping[str, Any]) -> None:
+    def on_row(self, run: RunView, row: dict[str, Any]) -> None:
+        if run.folder not in self._writers:
+            self._writers[run.folder] = _event_writer(run)
         for key, value in row.items():
             if key not in ("step", "kind") and isinstance(value, (int, float)):
-                self._writer.add_scalar(key, value, row["step"])
+                self._writers[run.folder].add_scalar(key, value, row["step"])
 
-    def close(self) -> None:
-        self._writer.close()
+    on_evaluation = on_row
+
+    def on_end(self, run: RunView, reason: str) -> None:
+        if run.folder in self._writers:
+            self._writers.pop(run.folder).close()
 
 
-class _Wandb:
-    def __init__(self, path: Path, config: Config, created: str):
-        import wandb
+def _event_writer(run: RunView) -> Any:
+    from tensorboardX import SummaryWriter
 
-        # The same id after a resume continues the same W&B run; create_new: one W&B run per seed in one process.
-        self._run = wandb.init(
-            project=config.log.wandb_project, name=path.name, id=re.sub(r"\W+", "-", f"{path.name}-{created}"),
-            dir=str(path), config=dataclasses.asdict(config), resume="allow", reinit="create_new",
-        )  # fmt: skip
-        self._run.define_metric("*", step_metric="step")
+    purge = None if run.resumed_at is None else run.resumed_at + 1  # hides what was written beyond the checkpoint
+    folder = run.folder / "tensorboard"
+    # Event files are named by the second: without a number, a quick resume would overwrite the first one.
+    number = len(list(folder.glob("events*")))
+    return SummaryWriter(str(folder), purge_step=purge, filename_suffix=f".{number}")
 
-    def log(self, row: Mapping[str, Any]) -> None:
-        self._run.log(dict(row))
 
-    def close(self) -> None:
-        self._run.finish()
+class Wandb(Tracker):
+    def __init__(self) -> None:
+        self._runs: dict[Path, Any] = {}
+
+    def on_row(self, run: RunView, row: dict[str, Any]) -> None:
+        if run.folder not in self._runs:
+            self._runs[run.folder] = _wandb_run(run)
+        self._runs[run.folder].log(row)
+
+    on_evaluation = on_row
+
+    def on_end(self, run: RunView, reason: str) -> None:
+        if run.folder in self._runs:
+            self._runs.pop(run.folder).finish()
+
+
+def _wandb_run(run: RunView) -> Any:
+    import wandb
+
+    begun = RunFolder(run.folder, run.config).meta.get("time", "")  # distinguishes runs of one name
+    # The same id after a resume continues the same W&B run; create_new: one W&B run per seed in one process.
+    opened = wandb.init(
+        project=run.config.log.wandb_project, name=run.folder.name,
+        id=re.sub(r"\W+", "-", f"{run.folder.name}-{begun}"),
+        dir=str(run.folder), config=dataclasses.asdict(run.config), resume="allow", reinit="create_new",
+    )  # fmt: skip
+    opened.define_metric("*", step_metric="step")
+    return opened

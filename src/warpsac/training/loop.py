@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from warpsac.envs.contract import SimulatorFailed
 from warpsac.envs.tasks import Task
 from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
+from warpsac.runs.callbacks import Callback, CallbackFailed, Callbacks
 from warpsac.runs.run_folder import RunFolder, resume_command
 from warpsac.training import evaluate, processes
 from warpsac.training.policy import portable_spec
@@ -36,11 +38,15 @@ STOPPING = "stopping as soon as possible, and saving; a second signal stops at o
 
 @dataclass(frozen=True)
 class Outcome:
+    """How training ended, and where its runs are."""
+
     runs: list[Path]
     """The run folder of each seed."""
-    reason: Literal["finished", "time budget", "signal"]
+    reason: Literal["finished", "time budget", "signal", "callback"]
     signal: int | None = None
     """The signal that stopped training, if one did."""
+    said: str | None = None
+    """What the callback that stopped training gave as its reason, if one did."""
 
     @property
     def finished(self) -> bool:
@@ -51,12 +57,26 @@ class Outcome:
         """The last evaluation of each run, read from its folder; None if it has none."""
         return [evaluate.last_evaluation(run) for run in self.runs]
 
+    @property
+    def in_words(self) -> str:
+        return self.said or (signal.Signals(self.signal).name if self.signal else self.reason)
+
 
 class Loop:
     """All seeds of one run."""
 
-    def __init__(self, config: Config, driver: Driver, runs: list[RunFolder], display: Display, task: Task | None):
+    def __init__(
+        self,
+        config: Config,
+        driver: Driver,
+        runs: list[RunFolder],
+        display: Display,
+        task: Task | None,
+        callbacks: Sequence[Callback] = (),
+    ):
         self.config, self.driver, self.runs, self.display, self.task = config, driver, runs, display, task
+        told = [*callbacks] if processes.writes() else []
+        self.callbacks = Callbacks(told, runs, display.message, driver)
         self.seconds_before = 0.0  # of earlier processes, where the run was resumed
         self._started = time.monotonic()
         self._last_row = (self.step, self._started)
@@ -78,18 +98,24 @@ class Loop:
                     self.evaluate(signals)
                 if self._due(config.checkpoint.every) and self.step < config.end_step:
                     self.save()
-            if not self._received(signals):
+            if not any(self._cut_short(signals)):
                 self.evaluate(signals)
             self.save()
-            signal = self._received(signals)
-        finished = self.step >= config.end_step and self.counters.evaluated_at == self.step
-        self.display.phase("done" if finished else "stopped")
-        if self.step > began or not finished:
+            outcome = self._outcome(self._cut_short(signals)[0])
+        self.display.phase("done" if outcome.finished else "stopped")
+        if self.step > began or not outcome.finished:
             self.display.message(f"saved at step {self.step:,}")
-        paths = [run.path for run in self.runs]
-        if finished:
+        self.callbacks.end(self.step, self.callbacks.failure or outcome.in_words)
+        self._require_no_failed_callback(outcome)
+        return outcome
+
+    def _outcome(self, number: int) -> Outcome:
+        paths, said = [run.path for run in self.runs], processes.gather(self.callbacks.asked or "")[0]
+        if self.step >= self.config.end_step and self.counters.evaluated_at == self.step:
             return Outcome(paths, "finished")
-        return Outcome(paths, "signal" if signal else "time budget", signal)
+        if number:
+            return Outcome(paths, "signal", number)
+        return Outcome(paths, "callback", said=said) if said else Outcome(paths, "time budget")
 
     # --- where it stands
 
@@ -132,11 +158,11 @@ class Loop:
         """Whether to stop before the end, asked after every interaction that the host sees."""
         self.display.reached(self.step)
         over = time.monotonic() - self._started >= (self.config.time_budget or math.inf)
-        return any(processes.largest(signals.received or 0, over))
+        return any(processes.largest(signals.received or 0, over, self.callbacks.stopping))
 
-    def _received(self, signals: StopSignals) -> int | None:
-        """The signal that any of the processes has received."""
-        return processes.largest(signals.received or 0)[0] or None
+    def _cut_short(self, signals: StopSignals) -> tuple[int, ...]:
+        """The signal that any of the processes has received, and whether a callback failed; 0 if not."""
+        return processes.largest(signals.received or 0, self.callbacks.failure is not None)
 
     # --- what is due between two stretches
 
@@ -147,7 +173,9 @@ class Loop:
         self._last_row = (self.step, now)
         times = {"time/seconds": self.seconds, "time/steps_per_second": steps / max(seconds, 1e-9)}
         head = {"step": self.step, "kind": "train"} | times
-        self._write([head | row for row in self.driver.rows()])
+        rows = self._write([head | row for row in self.driver.rows()])
+        with self._off_the_clock():
+            self.callbacks.tell("on_row", self.step, rows)
 
     def evaluate(self, signals: StopSignals) -> None:
         """Evaluate the policy of every seed, once at a step.
@@ -167,10 +195,11 @@ class Loop:
             results = [evaluate.result_row(found, self.task) for found in episodes]
             rows = [head | {"time/seconds": self.seconds} | row for row in results]
             self._keep_policies()  # before the rows: what a row calls the best is there
-            self._write(rows)
+            rows = self._write(rows)
             self.driver.count(evaluated_at=self.step)
             for run in self.runs if processes.writes() else ():
                 self._draw(run)
+            self.callbacks.tell("on_evaluation", self.step, rows)
         self._show_phase()
 
     def _draw(self, run: RunFolder) -> None:
@@ -200,16 +229,17 @@ class Loop:
         with self._off_the_clock():
             for run in self.runs if processes.writes() else ():
                 run.rows.sync()
-            snapshots = self.driver.snapshot(self._saves_memory(), with_simulator)
+            snapshots, paths = self.driver.snapshot(self._saves_memory(), with_simulator), []
             for run, groups, about in zip(self.runs, snapshots, content, strict=True):
                 self._require_finite_parameters(run, groups["learner"])
                 # Killed before the other seeds are saved, all go back to the checkpoint before this one.
                 kept = max(keep, 2) if several else keep
                 record = run.record() if processes.writes() else None
                 together = processes.peers(), self.driver.axes
-                checkpoint.save(run.checkpoints, self.step, groups, about, kept, record, *together)
+                paths.append(checkpoint.save(run.checkpoints, self.step, groups, about, kept, record, *together))
             for run in self.runs if processes.writes() else ():
                 checkpoint.prune(run.checkpoints, keep)
+            self.callbacks.tell("on_checkpoint", self.step, [path.absolute() for path in paths])
         self._show_phase()
 
     def _saves_memory(self) -> bool:
@@ -228,10 +258,11 @@ class Loop:
         yield
         self._last_row = (self._last_row[0], self._last_row[1] + time.monotonic() - entered)
 
-    def _write(self, rows: list[dict[str, Any]]) -> None:
-        for run, row in zip(self.runs, rows, strict=True) if processes.writes() else ():
-            run.log(row)
+    def _write(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The rows as they are in the files of the process that writes them."""
+        written = [run.log(row) for run, row in zip(self.runs, rows, strict=True)] if processes.writes() else rows
         self.display.update(self.step, rows)
+        return written
 
     # --- trouble
 
@@ -249,6 +280,24 @@ class Loop:
         except ActionNotFinite:
             self.require_finite()
             raise
+
+    @contextlib.contextmanager
+    def telling_callbacks(self) -> Iterator[None]:
+        """Callbacks are also told of an end that nobody wanted."""
+        try:
+            yield
+        except BaseException as error:
+            reason = "stopped at once"
+            if isinstance(error, (Exception, SystemExit)):
+                reason = str(error) if isinstance(error, TrainingStopped) else in_a_line(error)
+            self.callbacks.end(self.step, reason)
+            raise
+
+    def _require_no_failed_callback(self, outcome: Outcome) -> None:
+        failure = processes.gather(self.callbacks.failure or "")[0]
+        if failure:
+            more = "" if outcome.finished else f"; resume with: {resume_command(outcome.runs)}"
+            raise CallbackFailed(f"{failure}; step {self.step:,} is saved{more}") from self.callbacks.error
 
     def require_finite(self) -> None:
         """Stop, without saving, if a loss was not finite; the offending minibatch is kept for inspection."""

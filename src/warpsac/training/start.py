@@ -24,6 +24,7 @@ from warpsac.envs.contract import EnvSpec
 from warpsac.errors import ConfigError, TrainingStopped, UserError, counted, exited, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
+from warpsac.runs.callbacks import Callback, CallbackFailed, name_of, require_callbacks
 from warpsac.runs.checkpoint import Checkpoint
 from warpsac.runs.run_folder import RunFolder
 from warpsac.training import devices, processes, supervise, warm_start
@@ -44,14 +45,15 @@ from warpsac.types import Symmetry
 __all__ = ["Outcome", "resume", "train"]
 
 
-def train(config: Config, notes: Sequence[str] = ()) -> Outcome:
+def train(config: Config, notes: Sequence[str] = (), callbacks: Sequence[Callback] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = devices.spread(validate(config))
     processes.require_same(config)
+    callbacks = _all_callbacks(config, callbacks)
     registry.require_effect(config)
     if config.env.motion is not None:
         motion.clip_files(config.env.motion)  # before a simulator is imported
-    with prepared(config, [*notes, *recipe_notes(config)]) as loop:
+    with prepared(config, [*notes, *recipe_notes(config)], callbacks=callbacks) as loop:
         modules.remember(config.task)
         modules.remember_paths(dataclasses.asdict(config))
         return loop.run()
@@ -62,6 +64,7 @@ def resume(
     stop_at: int | None = None,
     time_budget: float | None = None,
     moved_motion: str | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Outcome:
     """Resume interrupted runs (the seeds of one config) from their last good checkpoint.
@@ -83,13 +86,14 @@ def resume(
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = devices.spread(common_config(runs, settings, time_budget))
         processes.require_same(config)
+        callbacks = _all_callbacks(config, callbacks)
         checkpoints = find_checkpoints(runs)
         if checkpoints is None:  # it begins again
             runs[0].require_named("init_from")
         reached = checkpoints[0].step if checkpoints else 0
         if stop_at is not None and stop_at < reached:
             raise ConfigError("stop_at", stop_at, f"the run is already at step {reached}")
-        with prepared(config, sorted(changed), resumed=runs, checkpoints=checkpoints) as loop:
+        with prepared(config, sorted(changed), runs, checkpoints, callbacks) as loop:
             modules.remember(config.task)
             modules.remember_paths(
                 {"env": {"motion": config.env.motion}, modules.OWN: config.task_config}
@@ -103,6 +107,7 @@ def prepared(
     notes: Sequence[str] = (),
     resumed: list[RunFolder] | None = None,
     checkpoints: list[Checkpoint] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Iterator[Loop]:
     """A loop ready to run, with simulators, run folders and display; closed afterwards, whatever happens.
 
@@ -145,6 +150,7 @@ def prepared(
             device = devices.describe_device(driver.devices)
             lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
+            lines += [f"callback {name_of(one)} may change what is trained" for one in callbacks if one.wants_driver]
             lines += [f"run folder: {run.path}" for run in runs]
             for line in notes if checkpoints and is_over(config, checkpoints) else lines:
                 display.message(line)
@@ -155,10 +161,27 @@ def prepared(
             if checkpoints:
                 with modules.own_folder():
                     restore_checkpoints(driver, checkpoints, config, display)
-            loop = Loop(config, driver, runs, display, target.task)
+            loop = Loop(config, driver, runs, display, target.task, callbacks)
             if resumed is not None:
                 resume_folders(loop, checkpoints, meta)
-            yield loop
+            with loop.telling_callbacks():
+                yield loop
+
+
+def _all_callbacks(config: Config, given: Sequence[Callback]) -> list[Callback]:
+    """Trackers, and those of the user; a UserError before anything is made if they could not be used."""
+    if given:
+        require_callbacks(given)
+    if processes.count() > 1 and (greedy := [name_of(one) for one in given if one.wants_driver]):
+        raise UserError(f"callback {greedy[0]}: wants_driver is not for a run on several processes")
+    if not (config.log.tensorboard or config.log.wandb):
+        return list(given)
+    from warpsac.runs import trackers
+
+    obstacle = trackers.wandb_obstacle() if config.log.wandb and processes.writes() else None
+    if obstacle := processes.gather(obstacle or "")[0]:
+        raise UserError(obstacle)
+    return [*trackers.trackers(config), *given]
 
 
 @contextlib.contextmanager
@@ -166,6 +189,8 @@ def _recording_failures(runs: Sequence[RunFolder]) -> Iterator[None]:
     """What ends training early is said, and recorded in the run folders."""
     try:
         yield
+    except CallbackFailed:  # the run itself did not
+        raise
     except (KeyboardInterrupt, Terminated):
         print(after_a_stop_at_once(runs), file=sys.stderr)
         raise
