@@ -86,6 +86,15 @@ def leave(self: Any, action: Any) -> None:
         ({"action_space": spaces.Box(-1, 1, (0,), np.float32)}, "problem", "action space has no numbers"),
         ({"observation_space": spaces.Dict({"eye": box(8, 8, 3)})}, "problem", "'eye' looks like an image"),
         ({"observation_space": spaces.Box(0, 255, (9, 9), np.uint8)}, "problem", "image (uint8 [9, 9])"),
+        ({"observation_space": spaces.Box(0, 255, (64, 64, 3), np.uint8)}, "problem", "image (uint8 [64, 64, 3])"),
+        ({"observation_space": spaces.Box(0, 1, (64, 64, 3), np.float32)}, "problem", "image (float32 [64, 64, 3])"),
+        (
+            {"observation_space": spaces.Box(0, 255, (4, 64, 64, 3), np.uint8)},
+            "problem",
+            "image (uint8 [4, 64, 64, 3])",
+        ),
+        ({"observation_space": spaces.Box(0, 255, (12288,), np.uint8)}, "problem", "image (uint8 [12288])"),
+        ({"observation_space": spaces.Box(0, 255, (12288,), np.float32)}, "problem", "image (float32 [12288])"),
         ({"observation_space": spaces.Dict({"x": spaces.Sequence(box(1))})}, "problem", "no fixed size"),
         ({"observation_space": spaces.Dict({"x": box(2)}), "gives": {"y": 1}}, "problem", "has no 'x'; it has y"),
         ({"observation_space": spaces.Dict({"x": box(3)}), "gives": {"x": [1, 2]}}, "problem", "'x' has shape (2,)"),
@@ -205,6 +214,26 @@ def test_built_in_tasks_and_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last == Finding("note", "not stepped: a task of the simulator's own, which may take minutes to compile")
     monkeypatch.setattr("warpsac.envs.findings.PATIENCE", 0.0)
     assert found(NamedPoint, "2 random steps at").level == "ok"
+
+
+class Slow(Own):
+    """A second for each of the first three steps, as one that compiles; then two milliseconds. It sets the clock."""
+
+    now, steps = 0.0, 0
+
+    def step(self, action: np.ndarray) -> Any:
+        Slow.steps += 1
+        Slow.now += 1.0 if Slow.steps <= 3 else 0.002
+        return super().step(action)
+
+
+def test_the_time_of_a_step_is_that_of_a_warm_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("warpsac.envs.findings.time.perf_counter", lambda: Slow.now)
+    single = found(Slow, "random steps at").text
+    Slow.steps = 0
+    vector = found(lambda num_envs: gymnasium.vector.SyncVectorEnv([Slow] * num_envs), "random steps of 2").text
+    assert single == "200 random steps at 2.0 milliseconds each"
+    assert vector == "200 random steps of 2 environments at 4.0 milliseconds each"
 
 
 TORCH_LINES = [

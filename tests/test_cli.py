@@ -19,6 +19,7 @@ from typing import Any
 import gymnasium
 import pytest
 
+import warpsac
 from runs import assert_same_run, rows_of, tiny
 from warpsac import cli
 from warpsac.config.loading import from_json, override, to_json
@@ -26,6 +27,7 @@ from warpsac.config.profiles import PROFILES, resolve
 from warpsac.config.schema import Config
 from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
+from warpsac.errors import ConfigError
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training import start
 from warpsac.training.stepped import SteppedDriver
@@ -76,9 +78,17 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert "check-env ID" in capsys.readouterr().out
     assert main("--version") == 0
     assert capsys.readouterr().out.startswith("warpsac ")
-    assert main("trian") == 2
+    for word, meant in (
+        ("trian", "train"),
+        ("evla", "eval"),
+        ("check_env", "check-env"),
+        ("resume", "train --resume RUN"),
+    ):
+        assert main(word) == 2
+        assert f"unknown command '{word}'; did you mean `warpsac {meant}`?\n" in capsys.readouterr().err
+    assert main("zzz") == 2
     commands = "train, eval, play, export, sim2sim, bench, report, tasks, pretrained, motion, check-env"
-    assert f"unknown command 'trian'; commands: {commands}" in capsys.readouterr().err
+    assert f"unknown command 'zzz'; commands: {commands}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -88,8 +98,12 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert main(command, "--help") == 0
     out = capsys.readouterr().out
     assert out.startswith("usage: warpsac")
-    assert all(len(line) <= 100 for line in out.splitlines())
-    assert " STR" not in out.splitlines()[0]  # what is asked for has a name
+    assert all(len(line) <= 100 for line in out.splitlines()[1:])  # tyro does not fold the usage
+    assert " STR" not in out.splitlines()[0].partition("[")[0]  # what is asked for has a name
+    assert "None" not in out
+    assert "(default: )" not in out
+    if command == "tasks":  # only what finding or making a task may need
+        assert set(re.findall(r"--env\.[a-z-]+", out)) == {"--env.menagerie", "--env.humanoidbench"}
 
 
 def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -382,6 +396,13 @@ def test_eval(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == row
     assert main("eval", str(run), "--episodes", "3") == 0
     assert f"{row['eval/return']:.2f}" in capsys.readouterr().out
+    found = warpsac.evaluate(run, episodes=3)  # the same from Python
+    assert (found.step, found.episodes, len(found.returns), found.score, found.arm) == (15, 3, 3, None, None)
+    assert (found.return_mean, found.return_std) == (row["eval/return"], row["eval/return_std"])
+    assert (found.length, found.success) == (row["eval/length"], row["eval/success"])
+    assert found.return_mean == pytest.approx(sum(found.returns) / 3)
+    with pytest.raises(ConfigError, match=r"^episodes = 0: must be at least 1$"):
+        warpsac.evaluate(run, episodes=0)
 
 
 def test_play(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from warpsac.training.terminal import Display
+from warpsac.training.terminal import Display, speed
 
 TRAIN = {
     "step": 2_000, "kind": "train", "episode/return": 1234.56, "loss/critic": 2.345678, "loss/actor": -0.5,
@@ -152,6 +152,54 @@ def test_no_long_silence_between_rows() -> None:
     quiet.reached(700)
     assert "700/10,000" in terminal_text(quiet)
     quiet.close()
+
+
+def test_a_short_run_has_a_line_of_its_own() -> None:
+    display, clock, file = plain()
+    display.phase("compiling", "the learner")
+    clock.now = 50.0
+    display.phase("training")
+    clock.now = 54.0
+    display.update(600, EVAL)
+    display.phase("done")
+    assert file.getvalue().splitlines()[2:] == ["step 600/10,000 (6.0%) | done | 150 steps/s | 0:01:03 left"]
+    display, clock, file = plain()
+    display.update(10_000, TRAIN)
+    display.phase("done")
+    (line,) = file.getvalue().splitlines()  # a row has said it already
+    assert line.startswith("step 10,000/10,000 (100.0%) | compiling | return 1,234.6 | ")
+
+
+def test_no_speed_until_it_is_known() -> None:
+    display, clock, file = plain()
+    display.phase("compiling", "the learner")
+    clock.now = 40.0
+    display.phase("training")
+    clock.now = 40.001
+    display.reached(1)
+    clock.now = 45.0
+    display.update(201, {"time/steps_per_second": 4.5})  # it counts the time of compiling
+    clock.now = 50.0
+    display.update(301, {"time/steps_per_second": 0.25})
+    clock.now = 55.0
+    display.update(301, {"time/steps_per_second": 0.0})
+    assert [line.partition(" | training")[2] for line in file.getvalue().splitlines()[1:]] == [
+        "",
+        " | 40 steps/s | 0:04:04 left",
+        " | 0.25 steps/s | 0:05:22 left",
+        " | 0:08:03 left",
+    ]
+
+
+def test_no_negative_zero() -> None:
+    display, _, file = plain()
+    display.update(8_000, {**EVAL, "eval/score": -0.0004})
+    assert file.getvalue().endswith(", score 0.000\n")
+
+
+@pytest.mark.parametrize(("rate", "text"), [(24_812.3, "24,812"), (9.96, "10"), (2.46, "2.5"), (0.031, "0.031")])
+def test_a_speed_in_plain_digits(rate: float, text: str) -> None:
+    assert speed(rate) == f"{text} steps/s"
 
 
 def test_a_resumed_run_measures_its_speed_from_where_it_started() -> None:

@@ -109,7 +109,7 @@ def test_a_run_extended_and_interrupted_continues_to_its_new_end(
         start.resume([run], stop_at=271)
     capsys.readouterr()
     assert start.resume([run]).finished
-    assert "resumed at step 270, its last: nothing is left to train" in capsys.readouterr().out
+    assert "finished at step 270: nothing is left to train; --total-steps prolongs it" in capsys.readouterr().out
 
 
 def test_a_policy_is_not_evaluated_on_another_environment(tmp_path: Path) -> None:

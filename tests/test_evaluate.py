@@ -15,6 +15,7 @@ from warpsac.envs.tasks import Task, find
 from warpsac.runs import rowfiles
 from warpsac.training import evaluate
 from warpsac.training.episodes import Episode, HostEpisodes, summary
+from warpsac.training.loop import Outcome
 from warpsac.training.terminal import Interrupted
 from warpsac.types import ObsViews, StepResult
 
@@ -45,6 +46,20 @@ gymnasium.register("Lengths-v0", Lengths)
 
 def no_action(obs: np.ndarray) -> np.ndarray:
     return np.zeros((len(obs), 1), np.float32)
+
+
+def test_the_last_evaluation_of_each_run_of_an_outcome(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+    rows = rowfiles.RowFiles(first)
+    for step, mean in ((0, 1.0), (90, 2.5)):
+        measured = {"eval/return": mean, "eval/return_std": 0.5, "eval/length": 7.0, "eval/episodes": 2}
+        rows.append({"step": step, "kind": "eval", "time/seconds": 1.0 + step} | measured | {"eval/error": 0.25})
+    rows.close()
+    last, none = Outcome([first, second], "finished").evaluations
+    assert last == evaluate.Evaluation(90, 2, 2.5, 0.5, 7.0, metrics={"error": 0.25})
+    assert none is None
 
 
 @pytest.mark.parametrize(

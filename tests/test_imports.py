@@ -195,6 +195,6 @@ def test_a_probe_loads_no_simulator() -> None:
 
 def test_public_names_are_there() -> None:
     assert callable(warpsac.train)
-    assert callable(warpsac.load_policy)
+    assert all(callable(getattr(warpsac, name)) for name in warpsac.__all__)
     with pytest.raises(AttributeError, match="module 'warpsac' has no attribute 'trian'"):
         _ = warpsac.trian  # type: ignore[attr-defined]

@@ -97,6 +97,8 @@ def test_no_command_imports_what_only_a_run_folder_names(
         assert "imports the module 'stranger_robot', which you have not named" in said
         assert "add --module stranger_robot" in said
         assert len(said.splitlines()) == 1
+    with pytest.raises(UserError, match="imports the module 'stranger_robot', which you have not named"):
+        warpsac.evaluate(run)
     assert main(["export", str(run)]) == 2  # what the policy drives is not known without the task
     assert main(["report", str(run.parent), "--out", str(stranger / "report")]) == 0
     assert not (stranger / "imported").exists()
@@ -244,6 +246,18 @@ def test_simulator_decides_between_two(stranger: Path, monkeypatch: pytest.Monke
     with pytest.raises(ConfigError, match="simulator = 'mujoca': must be one of mujoco, gymnasium, dmc"):
         names.lookup("Hopper-v4", "mujoca")
     assert names.lookup("Hopper-v4", "gymnasium").family == "mujoco"
+
+
+def test_no_suggestion_that_would_be_refused(stranger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gymnasium's own tasks are not a module's that has not imported it."""
+    (stranger / "robots.py").write_text("def make_cart(): ...\n")
+    monkeypatch.delitem(sys.modules, "gymnasium")
+    modules.use(["robots"])
+    with pytest.raises(UserError, match=r"^unknown task 'robots:CartPole-v1': did you mean ") as refused:
+        names.lookup("robots:CartPole-v1")
+    suggested = str(refused.value).partition("did you mean ")[2].rstrip("?").split(" or ")
+    assert suggested[0].startswith("robots:Cartpole")
+    assert all(names.lookup(name, made=False).name == name.partition(":")[2] for name in suggested)
 
 
 @pytest.mark.playground

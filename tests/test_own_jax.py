@@ -312,6 +312,7 @@ def stepping(*returned: Any) -> Any:
         (like(reset=lambda self, key: jnp.zeros(3)), r"reset returns an array: it must return \(state, observation\)"),
         (like(reset=lambda self, key: (0.0, "x")), "reset observes str: must be a vector of numbers"),
         (like(reset=lambda self, key: (0.0, jnp.zeros((4, 4, 3)))), "learns from state, not from images"),
+        (like(reset=lambda self, key: (0.0, jnp.zeros(12288, jnp.uint8))), r"like an image \(uint8 \[12288\]\)"),
         (like(reset=lambda self, key: ("x", jnp.zeros(3))), "reset cannot be traced by JAX: TypeError: "),
         (stepping(0.0, jnp.zeros(3), 1.0), r"step returns 3 values: it must return \(state, observation, reward,"),
         (stepping(0.0, jnp.zeros(2), 1.0, False), "observations differ: reset returns 3, step 2"),
@@ -342,8 +343,19 @@ def found(factory: Any, level: str) -> list[str]:
     return [text for kind, text in check.findings(target(factory), EnvConfig()) if kind == level]
 
 
-def test_a_good_environment_has_no_problem() -> None:
-    everything = check.findings(target(Walk), EnvConfig())
+class SlowToTrace(Walk):
+    """A second for each time it is traced, by a clock that it sets."""
+
+    now = 0.0
+
+    def step(self, state: Any, action: Any) -> tuple[Any, ...]:
+        SlowToTrace.now += 1.0
+        return super().step(state, action)
+
+
+def test_a_good_environment_has_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check.time, "perf_counter", lambda: SlowToTrace.now)
+    everything = check.findings(target(SlowToTrace), EnvConfig())
     assert {level for level, _ in everything} == {"ok"}
     text = "\n".join(text for _, text in everything)
     for part in (
@@ -355,6 +367,7 @@ def test_a_good_environment_has_no_problem() -> None:
         "steps say whether the task is solved",
         "are pure",
         "the same seed gives the same episodes",
+        "200 random steps of 4 environments at 0 microseconds each",  # no time of tracing and compiling
         "episodes ended (",
         "pictures of 12 x 8",
     ):

@@ -71,10 +71,12 @@ def test_keyword_arguments_are_the_tasks_config(carts: Any) -> None:
     ("change", "message"),
     [
         ({"step": lambda self, action: torch.zeros(2)}, "step() must return obs, reward, terminated, truncated, info"),
-        ({"num_envs": property(lambda self: 1, lambda self, _: None)}, "made 1 environments instead of 2"),
+        ({"num_envs": property(lambda self: 1, lambda self, _: None)}, "made 1 environment instead of 2"),
         ({"reset": None}, "has no reset; the contract is in docs/own-tasks.md"),
         ({"observe": lambda self: {"policy": {"to_goal": self.place, "velocity": self.velocity},
                                    "critic": self.place}}, "observations have 3 numbers, not 5"),
+        ({"reset": lambda self, seed: {"policy": {"to_goal": torch.zeros(2, 8, 8, 3), "velocity": self.velocity},
+                                       "critic": self.place}}, "observation looks like an image (float32 [8, 8, 3])"),
     ],
 )  # fmt: skip
 def test_what_breaks_the_contract_is_said_in_a_line(carts: Any, change: dict[str, Any], message: str) -> None:

@@ -25,6 +25,7 @@ class Options:
     workers: int | Literal["auto"] = "auto"
     kind: Literal["exact", "buckets"] = "exact"
     command: tuple[float, float, float] = (0.5, 0.0, 0.0)
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ def test_declared_ranges_are_checked() -> None:
 
 
 def test_optional_values_can_be_unset() -> None:
-    assert parse(Options, ["--episodes", "None"], "tool", default=Options(episodes=3)).episodes is None
+    for none in ("none", "None"):
+        assert parse(Options, ["--episodes", none], "tool", default=Options(episodes=3)).episodes is None
+    assert parse(Options, ["--modules", "none"], "tool", default=Options(modules=("a",))).modules == ()
     assert parse(Options, ["--workers", "auto"], "tool", default=Options(workers=3)).workers == "auto"
 
 
@@ -109,9 +112,11 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         parse(Options, ["--help"], "tool")
     assert ended.value.code == 0
     out = capsys.readouterr().out
-    for line in ("How long.", "--episodes INT|None ", "--workers INT|auto ", "--seeds [INT [INT ...]] "):
-        assert line in out
-    assert "{None}" not in out
+    text = " ".join(out.replace("│", " ").split())
+    for line in ("--total-steps INT How long. (default: 10)", "--episodes INT (default: none)", "--workers INT|auto",
+                 "--seeds INT ... (default: 1)", "--modules STR ... (default: none)"):  # fmt: skip
+        assert line in text
+    assert "None" not in out
 
 
 def test_a_mistake_that_only_tyro_can_describe_keeps_its_exit_code(

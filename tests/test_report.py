@@ -271,6 +271,25 @@ def test_tables_by_hand(two_tasks: Path) -> None:
     assert len(written["family_curves.csv"]) == 2 * 2 * 101
 
 
+def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
+    """No heading without anything below it, and the success that the task reports."""
+    for seed, success in ((1, 0.5), (2, 1.0)):
+        folder = write_run(tmp_path, "my_pkg:Task-v0", "warpsac-l", seed, [(0, 1.0, 1.0), (1_000_000, 2.0, 9.0)])
+        metrics = folder / "metrics.jsonl"
+        text = metrics.read_text().replace('"eval/episodes"', f'"eval/success": {success}, "eval/episodes"')
+        metrics.write_text(text)
+    text = render(study_of(tmp_path), "x")
+    assert "Variant against variant" not in text
+    assert not re.search(r"</h[23]>\s*<(h[123]|/section|nav)", text)
+    assert [run.success for run in study_of(tmp_path).runs] == [50.0, 100.0]
+    card = " ".join(re.findall(r"<article.*?</article>", text, re.DOTALL)[0].split())
+    assert '>return</th><th scope="col" title="at the last evaluation">success %</th>' in card
+    assert 'data-sort="75.0"' in card
+    assert "The only curve has fewer than three seeds" in text
+    write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
+    assert "Variant against variant" in render(study_of(tmp_path), "x")
+
+
 def test_missing_runs_are_in_the_table(two_tasks: Path) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
     found = [r for r in read_text(tables.csv_files(study_of(two_tasks))["runs.csv"]) if r["status"] != "finished"]

@@ -491,7 +491,9 @@ def loop_resumed(run: Path) -> Iterator[Loop]:
 
 
 @pytest.mark.parametrize("placement", ["device", "host"])
-def test_a_simulator_without_state_is_cut_as_truncated(tmp_path: Path, placement: str) -> None:
+def test_a_simulator_without_state_is_cut_as_truncated(
+    tmp_path: Path, placement: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tiny(tmp_path, task="Forgetful-v0", stop_at=37 * 3, eval={"every": 0}, replay={"placement": placement})
     (run,) = start.train(config).runs
     saved = state_of(run)
@@ -514,6 +516,10 @@ def test_a_simulator_without_state_is_cut_as_truncated(tmp_path: Path, placement
     later = state_of(run)
     assert later["info/interaction"] == 90
     assert later["info/updates"] == 90 - WARMUP
+    assert "running episodes are cut" in capsys.readouterr().out
+    assert start.resume([run]).finished  # nothing else to say about a run that is not trained on
+    said = capsys.readouterr().out
+    assert said == "finished at step 270: nothing is left to train; --total-steps prolongs it\n"
 
 
 def test_an_environment_of_the_users_with_a_state_of_its_own_resumes_exactly(tmp_path: Path) -> None:

@@ -71,9 +71,7 @@ def test_a_longer_run_is_the_run_that_was_longer_from_the_start(
     assert start.resume(runs, stop_at=270).finished
     capsys.readouterr()
     assert start.resume(runs).finished
-    assert (
-        "resumed at step 270, its last: nothing is left to train; --total-steps prolongs it" in capsys.readouterr().out
-    )
+    assert "finished at step 270: nothing is left to train; --total-steps prolongs it" in capsys.readouterr().out
     assert start.resume(runs, total_steps=390).finished
     for run, reference in zip(runs, whole, strict=True):
         assert_same_run(run, reference, extra_evaluations=[90, 270])

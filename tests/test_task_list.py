@@ -92,7 +92,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert json.loads(capsys.readouterr().out) == [
         {"task": "Hopper-v4", "family": "mujoco", "level": "differs", "text": "3 actions, not 4"},
         {
-            "task": "maniskill, 1 tasks",
+            "task": "maniskill, 1 task",
             "family": "maniskill",
             "level": "missing",
             "text": "pip install 'warpsac[maniskill]'",

@@ -1,9 +1,10 @@
 """WarpSAC: regime-aware soft actor-critic for robotics, on JAX.
 
-from warpsac import load_policy, resume, train
+from warpsac import evaluate, load_policy, resume, train
 
 outcome = train("HalfCheetah-v4", total_steps=1_000_000, seeds=(1,))
 outcome = resume(outcome.runs)  # if it was interrupted
+result = evaluate(outcome.runs[0], episodes=20)
 policy = load_policy(outcome.runs[0])
 action = policy(observation)
 """
@@ -13,9 +14,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from warpsac.training.api import load_policy, resume, train
+    from warpsac.training.api import evaluate, load_policy, resume, train
 
-__all__ = ["load_policy", "resume", "train"]
+__all__ = ["evaluate", "load_policy", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

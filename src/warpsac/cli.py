@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import errno
 import importlib
 import os
@@ -109,7 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if words[0] not in COMMANDS:
         unknown = printable(shortened(words[0]))
-        print(f"warpsac: unknown command '{unknown}'; commands: {', '.join(COMMANDS)}", file=sys.stderr)
+        near = ["train --resume RUN"] if words[0] == "resume" else difflib.get_close_matches(words[0], COMMANDS, 1)
+        meant = f"; did you mean `warpsac {near[0]}`?" if near else f"; commands: {', '.join(COMMANDS)}"
+        print(f"warpsac: unknown command '{unknown}'{meant}", file=sys.stderr)
         return 2
     try:
         with unwinding_on_sigterm():
@@ -156,9 +159,9 @@ def _run(command: str, words: list[str]) -> int:
 @dataclasses.dataclass(frozen=True)
 class Rates:
     learning_rate: Positive | None = None
-    """Another start of the learning rate's schedule; default: as before."""
+    """Another start of the learning rate's schedule; none: as before."""
     final_learning_rate: Positive | None = None
-    """Another end of it; default: as before."""
+    """Another end of it; none: as before."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +176,7 @@ class ResumeOptions:
     path: tuple[str, ...] = ()
     """Paths of the runs' settings that may be used, where only the runs name them."""
     motion: str | None = None
-    """Where the clip, or the folder of clips, is now that a tracking task follows; default: where it was."""
+    """Where the clip, or the folder of clips, is now that a tracking task follows; none: where it was."""
     total_steps: Count | None = None
     """Prolong the run, finished or not, to this many environment steps; the learning-rate schedule then ends there."""
     stop_at: int | None = None
@@ -181,7 +184,7 @@ class ResumeOptions:
     time_budget: float | None = None
     """Stop after this many seconds from now."""
     devices: Devices | None = None
-    """Another number of devices; default: as before."""
+    """Another number of devices; none: as before."""
     learner: Rates = dataclasses.field(default_factory=Rates)
     eval: EvalConfig = dataclasses.field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = dataclasses.field(default_factory=CheckpointConfig)

@@ -42,6 +42,11 @@ def shortened(text: str, longest: int = 120) -> str:
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
+def counted(count: int, what: str) -> str:
+    """1 number, 1,024 numbers."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def printable(text: str) -> str:
     """As one line that does nothing to a terminal: what names and files may hold besides text is written as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

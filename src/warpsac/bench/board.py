@@ -17,6 +17,7 @@ from rich.text import Text
 from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, states_of
 from warpsac.bench.suite import Cell
+from warpsac.errors import counted
 from warpsac.report.numerals import plain
 from warpsac.training.terminal import UNKNOWN, duration
 
@@ -27,10 +28,6 @@ NOT_HERE = "not here"  # in a plan: a cell that cannot run on this machine
 # What the user wants to see first where the terminal has too few lines.
 ORDER = ("running", "failed", "interrupted", "waiting", "finished", "pruned")
 STYLES = dict(zip(ORDER, ("bold cyan", "bold red", "yellow", "dim", "green", "dim"), strict=True)) | {NOT_HERE: "red"}
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 class Row(NamedTuple):

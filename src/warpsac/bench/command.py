@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 
 from warpsac.bench import local
-from warpsac.bench.board import NOT_HERE, Board, counted, table_of
+from warpsac.bench.board import NOT_HERE, Board, table_of
 from warpsac.bench.scheduler import POLL, Job, Launcher, Scheduler, Together, jobs_of
 from warpsac.bench.space import MOST_TRIALS
 from warpsac.bench.state import RunState, require_as_planned
@@ -26,7 +26,7 @@ from warpsac.bench.worker import Request, make_request
 from warpsac.config.schema import at_least, at_most
 from warpsac.envs import modules, registry
 from warpsac.envs.task_list import obstacle
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.report.numerals import plain
 from warpsac.runs.bench_plan import Planned, write_plan
 from warpsac.runs.files import Held, lock_file, require_writable, unlock
@@ -44,7 +44,7 @@ class BenchOptions:
     suite: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="SUITE")] = None
     """A built-in suite, or a YAML file (docs/bench.md); without it, the built-in ones are listed."""
     out: str | None = None
-    """Output folder; default: bench/SUITE."""
+    """Output folder; none: bench/SUITE."""
     tasks: tuple[str, ...] | None = None
     """Only these tasks or families of the suite."""
     variants: tuple[str, ...] | None = None
@@ -68,17 +68,17 @@ class BenchOptions:
     launcher: Literal["local", "ray"] = "local"
     """On this machine, or on a Ray cluster (extra `ray`)."""
     parallel: int | None = None
-    """Most programs at a time; default: as many as there are GPUs (one without a GPU), or as fit on the cluster."""
+    """Most programs at a time; none: as many as there are GPUs (one without a GPU), or as fit on the cluster."""
     gpus: int | None = None
-    """Use this many of the GPUs of this machine; default: all."""
+    """Use this many of the GPUs of this machine; none: all."""
     gpus_per_run: float | None = None
-    """Share of a GPU for one program: 0.5 puts two on each; 0: train on the CPU. Default: 1 where there are GPUs."""
+    """Share of a GPU for one program: 0.5 puts two on each; 0: train on the CPU; none: 1 where there are GPUs."""
     cpus_per_run: float | None = None
-    """CPU cores for one program: how many run side by side without a GPU, and what Ray reserves (default 1)."""
+    """CPU cores for one program: how many run side by side without a GPU, and what Ray reserves (none: 1)."""
     processes_per_run: Annotated[int, at_least(1), at_most(10_000)] = 1
     """With Ray: processes of one program, each with its own GPU and cores, on one node or several that share --out."""
     ray_address: str | None = None
-    """Ray cluster to join; default: that of RAY_ADDRESS or of this machine, otherwise a new one on this machine."""
+    """Ray cluster to join; none: that of RAY_ADDRESS or of this machine, otherwise a new one on this machine."""
 
 
 def command(asked: BenchOptions) -> int:

@@ -342,12 +342,13 @@ def _whole_numbers(words: list[str]) -> tuple[int, ...]:
         raise ValueError(f"{error}; separate several values by spaces") from None
 
 
+NONE = "none"  # how --help shows a setting that is not set, and what unsets it
 READERS: dict[Any, tuple[str, int | Literal["*"], Callable[[list[str]], Any]]] = {  # of a type: metavar, words, reader
     int: ("INT", 1, lambda words: whole_number(words[0])),
     float: ("FLOAT", 1, lambda words: _number(words[0])),
     str: ("STR", 1, lambda words: words[0]),
-    tuple[int, ...]: ("[INT [INT ...]]", "*", _whole_numbers),
-    tuple[str, ...]: ("[STR [STR ...]]", "*", tuple),
+    tuple[int, ...]: ("INT ...", "*", _whole_numbers),
+    tuple[str, ...]: ("STR ...", "*", tuple),
     tuple[float, float, float]: ("FLOAT FLOAT FLOAT", 3, lambda words: tuple(map(_number, words))),
 }
 
@@ -361,7 +362,8 @@ def _plain(hint: Any) -> Any:
 
 @RULES.primitive_rule
 def _rule(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """The types above, also in unions: `int | None` is shown as INT|None, `int | Literal["auto"]` as INT|auto."""
+    """The types above, also in unions: `int | Literal["auto"]` is shown as INT|auto, `int | None` as INT; none unsets
+    it."""
     members = typing.get_args(kind.type) if kind.type_origin in (typing.Union, types.UnionType) else [kind.type]
     plain = [_plain(hint) for hint in members]
     reader = next((READERS[hint] for hint in plain if hint in READERS), None)
@@ -369,17 +371,21 @@ def _rule(kind: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
         return None
     metavar, count, read = reader
     choices = [word for hint in plain if typing.get_origin(hint) is Literal for word in typing.get_args(hint)]
-    constants = dict(zip(choices, choices)) | ({"None": None} if types.NoneType in plain else {})
+    constants = dict(zip(choices, choices))
+    unset: dict[str, Any] = {NONE: ()} if count == "*" else {}
+    unset |= dict.fromkeys((NONE, "None")) if types.NoneType in plain else {}
 
     def value_of(words: list[str]) -> Any:
-        if len(words) == 1 and words[0] in constants:
-            return constants[words[0]]
+        if len(words) == 1 and words[0] in constants | unset:
+            return (constants | unset)[words[0]]
         try:
             return read(words)
         except ValueError as error:
             raise ValueError(", nor ".join([str(error), *map(repr, choices)])) from None
 
     def words_of(value: Any) -> list[str]:
+        if value is None or value == ():
+            return [NONE]
         return list(map(str, value)) if isinstance(value, tuple) else [str(value)]
 
     return PrimitiveConstructorSpec(count, "|".join([metavar, *constants]), value_of, lambda value: True, words_of)

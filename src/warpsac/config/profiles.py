@@ -165,7 +165,7 @@ def resolve(
         own_profile = FAMILY_PROFILES.get(family or "", "cpu")
         count = num_envs if num_envs is not None else PROFILES[profile or own_profile].env.num_envs
         regime = "abundant" if count >= ABUNDANT_ENVS else "limited"
-        source = f"{count} environment{'s' if count > 1 else ''} of your own task"
+        source = f"{count} environment{'s' * (count != 1)} of your own task"
     else:
         source = f"{task} of the {family} family"
     if profile is None:

@@ -105,13 +105,13 @@ class EnvConfig:
     action_limit: Positive | None = None
     """Actions range from -limit to limit where the simulator sets no bounds (MJLab, IsaacLab: 1 by default)."""
     episode_limit: Count | None = None
-    """Truncate episodes after this many steps; default: the task's own limit."""
+    """Truncate episodes after this many steps; none: the task's own limit."""
     success_key: str | None = None
-    """The `info` key that says whether the task is solved; default: is_success or success, if there is one."""
+    """The `info` key that says whether the task is solved; none: is_success or success, if there is one."""
     actor_obs: tuple[str, ...] = ()
-    """Parts of a named observation that the actor sees, in this order; default: policy or actor, else all."""
+    """Parts of a named observation that the actor sees, in this order; none: policy or actor, else all."""
     critic_obs: tuple[str, ...] = ()
-    """Parts that the critic sees; default: critic or privileged, else what the actor sees."""
+    """Parts that the critic sees; none: critic or privileged, else what the actor sees."""
     pushes: bool = False
     """Push the robot at random times (Playground)."""
     randomize: bool = False
@@ -307,7 +307,7 @@ class Config:
     out: str = "runs"
     """Folder that receives the run folders."""
     name: FolderName | None = None
-    """Name of the run folder (with several seeds: NAME-seedN); default: task, variant and seed."""
+    """Name of the run folder (with several seeds: NAME-seedN); none: task, variant and seed."""
     total_steps: Count = 1_000_000
     """Environment steps of each seed, over all its environments; the learning-rate schedule ends there."""
     stop_at: Count | None = None

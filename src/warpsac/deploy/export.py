@@ -59,9 +59,9 @@ class ExportOptions:
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     arm: str | None = None
-    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
+    """Of a run with --variant auto: which of its arms; none: the one that its returns chose."""
     out: str | None = None
-    """Folder to write, which must be new or empty; default: export in the run folder, then export-2, export-3, ..."""
+    """Folder to write, which must be new or empty; none: export in the run folder, then export-2, export-3, ..."""
     without_robot: bool = False
     """Leave out the description of the task's robot, if its files are not available."""
     layout: Layout = "plain"
@@ -71,7 +71,7 @@ class ExportOptions:
     path: tuple[str, ...] = ()
     """Paths of the run's settings that may be used, where only the run names them."""
     motion: str | None = None
-    """The clip, or the folder of clips, that a tracking policy follows; default: that of training."""
+    """The clip, or the folder of clips, that a tracking policy follows; none: that of training."""
     json: bool = False
     """Print one JSON object instead of lines."""
 

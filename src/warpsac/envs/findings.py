@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from warpsac.envs.contract import EnvSpec, HostEnv
+from warpsac.errors import counted
 from warpsac.types import LARGEST_OBS, LARGEST_REWARD
 
 STEPS = 200
@@ -28,10 +29,6 @@ NOT_FINITE = Finding(
 NOT_STEPPED = Finding("note", "not stepped: a task of the simulator's own, which may take minutes to compile")
 RESUME_EXACT = Finding("ok", "its state can be saved: resume is exact")
 RESUME_CUTS = Finding("note", "its state cannot be saved: on resume running episodes are cut (nothing else is lost)")
-
-
-def counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def of_spec(spec: EnvSpec) -> list[Finding]:
@@ -59,8 +56,8 @@ def of_spec(spec: EnvSpec) -> list[Finding]:
 
 def of_steps(env: HostEnv) -> list[Finding]:
     """Step environments that fit the contract with random actions, twice from the same seed."""
-    rows, seconds = roll(env)
-    again, _ = roll(env, len(rows) - 1)
+    rows, _ = roll(env)
+    again, seconds = roll(env, len(rows) - 1)
     return [
         timed(len(rows) - 1, seconds, env.spec.num_envs),
         reproduced(all(map(np.array_equal, rows, again))),
@@ -82,7 +79,10 @@ def reproduced(same: bool) -> Finding:
 
 
 class Clock:
-    """Time of a step without the first, which may compile or load; `over` once there have been enough."""
+    """Time of a step without the first; `over` once there have been enough.
+
+    The time that is reported is that of the same steps taken again: those before compile and load.
+    """
 
     def __init__(self, steps: int | None):
         self._wanted, self._made, self._started, self.seconds = steps, -1, 0.0, 0.0

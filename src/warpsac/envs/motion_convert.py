@@ -28,7 +28,7 @@ class MotionOptions:
     csv: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="CLIP.csv")]
     """Lines of root position, root quaternion (x y z w) and joint angles, without a header."""
     out: str | None = None
-    """The npz file to write; default: next to the csv file."""
+    """The npz file to write; none: next to the csv file."""
     input_fps: Positive = 30.0
     """Frames per second of the csv file."""
     output_fps: Positive = 50.0

@@ -325,8 +325,12 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         listed = f"`warpsac tasks --simulator {simulator}` lists what it has"
         hint = f"did you mean {' or '.join(prefix + one for one in near)}?" if near else listed
         return UserError(f"unknown task '{name}' of simulator {simulator}: {hint}")
-    others = _family("gymnasium").registered_ids() + [known for family in SUITES for known in suite_names(family)]
-    others += [known for family in UNLISTED if REGISTRIES[family] in sys.modules for known in task_names(family)]
+    # The registries that the name was looked up in: of a module's name, those that the module has filled.
+    families = [
+        family for family in REGISTRIES if REGISTRIES[family] in sys.modules or (family == "gymnasium" and not module)
+    ]
+    others = [known for family in SUITES for known in suite_names(family)]
+    others += [known for family in families for known in task_names(family)]
     near = [f"{prefix}{one}" for one in suggestions(bare, others + _makers(sys.modules.get(module)))]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
     if not near and not module:

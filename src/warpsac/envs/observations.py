@@ -10,6 +10,7 @@ The rule is on sizes only, so it serves every kind of simulator. A part that bot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +22,7 @@ from warpsac.types import ObsViews
 
 ACTOR_KEYS = ("policy", "actor", "state")
 CRITIC_KEYS = ("critic", "privileged", "privileged_state")
+MOST_BYTES = 1000  # of a state, such as a game's memory of 128; more are the pixels of an image
 
 Path: TypeAlias = tuple[str, ...]  # the keys that lead to a part
 Sizes: TypeAlias = "int | Mapping[str, Any]"  # of a vector, or by name; the values are sizes again
@@ -122,6 +124,16 @@ def part_of(observation: Any, path: Path) -> Any:
     for key in path:
         observation = observation[key]
     return observation
+
+
+def require_no_image(name: str, shape: Sequence[int], dtype: Any, is_bytes: bool = False) -> None:
+    """Refuse a part with three axes, and one of bytes (uint8, or declared from 0 to 255) that is no short vector."""
+    is_bytes |= str(dtype) == "uint8"
+    if len(shape) >= 3 or (is_bytes and (len(shape) == 2 or math.prod(shape) > MOST_BYTES)):
+        raise UserError(
+            f"{name} looks like an image ({dtype} {list(shape)}): warpsac learns from state, not from images; leave it "
+            "out of the observation, or if it is none, make it a vector of floats with other bounds than 0 and 255"
+        )
 
 
 def _recognised(sizes: Mapping[str, Any]) -> tuple[list[str], list[str]]:

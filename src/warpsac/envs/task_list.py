@@ -22,7 +22,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, modules, names, overrides, published, registry
 from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, suite_names
 from warpsac.envs.torch import unitree_package
-from warpsac.errors import ConfigError, TrainingStopped, UserError, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, counted, in_a_line
 
 # The package that a family's extra installs, where its name differs from the family's.
 PACKAGES = {
@@ -35,11 +35,20 @@ PACKAGES = {
 
 
 @dataclass(frozen=True)
+class Folders:
+    menagerie: str | None = None
+    """Folder with a copy of mujoco_menagerie, for tasks with robot meshes (Playground)."""
+    humanoidbench: str | None = None
+    """Folder with a checkout of humanoid-bench (HumanoidBench)."""
+
+
+@dataclass(frozen=True)
 class TasksOptions:
     """List the benchmark tasks with their sizes, regime and scores, or try those that can run here."""
 
     simulator: str | None = None
-    """Only tasks of this simulator, with all that is in its registry besides the benchmark's."""
+    """Only tasks of this simulator, with all that is in its registry besides the benchmark's: mujoco, gymnasium, dmc,
+    myosuite, humanoidbench, playground, mjlab, maniskill, isaaclab, sim2real."""
     module: tuple[str, ...] = ()
     """Modules to import first, that register tasks."""
     config: str | None = None
@@ -48,7 +57,11 @@ class TasksOptions:
     """Make and step each task that can run here, and compare its sizes with the table; exit code 1 if any differs."""
     json: bool = False
     """Print a JSON list instead of a table."""
-    env: EnvConfig = dataclasses.field(default_factory=EnvConfig)
+    env: Folders = dataclasses.field(default_factory=Folders)
+
+    @property
+    def settings(self) -> EnvConfig:
+        return EnvConfig(menagerie=self.env.menagerie, humanoidbench=self.env.humanoidbench)
 
 
 def command(asked: TasksOptions) -> int:
@@ -65,13 +78,13 @@ def command(asked: TasksOptions) -> int:
     if asked.module:  # what they have registered is of interest, not the benchmark
         tasks = []
     if asked.json:
-        status = {family: obstacle(family, asked.env) or "ready" for family in {task.family for task in tasks}}
+        status = {family: obstacle(family, asked.settings) or "ready" for family in {task.family for task in tasks}}
         rows = [(task, {"status": status[task.family], "favoured": published.favoured(task.name)}) for task in tasks]
         registered = [{"name": name, "family": family} for family, found in others.items() for name in found]
         print(json.dumps([dataclasses.asdict(task) | more for task, more in rows] + registered))
         return 0
     if tasks:
-        _print_table(tasks, asked.env)
+        _print_table(tasks, asked.settings)
     for family, found in others.items():
         print(f"\n{family}: {len(found)} {'registered by ' + ', '.join(asked.module) if asked.module else 'others'}")
         for name in found:
@@ -86,7 +99,7 @@ def _others(asked: TasksOptions, listed: set[str]) -> dict[str, list[str]]:
     """Tasks outside the benchmark by family: all of a simulator, or those that the modules register."""
     if asked.module:
         found = _added(asked)
-    elif asked.simulator is None or obstacle(asked.simulator, asked.env) is not None:
+    elif asked.simulator is None or obstacle(asked.simulator, asked.settings) is not None:
         return {}
     else:
         family = asked.simulator
@@ -221,7 +234,7 @@ def check(tasks: Iterable[Task], config: EnvConfig | None = None) -> Iterator[Ch
     for family, members in groupby(tasks, key=lambda task: task.family):
         missing = obstacle(family, config, thorough=True)
         if missing:
-            yield Checked(f"{family}, {len(list(members))} tasks", family, "missing", missing)
+            yield Checked(f"{family}, {counted(len(list(members)), 'task')}", family, "missing", missing)
             continue
         for task in members:
             yield Checked(task.name, family, *_try(task, config))
@@ -243,7 +256,7 @@ def _try(task: Task, config: EnvConfig) -> tuple[Level, str]:
     if wrong:
         return "differs", "; ".join(wrong)
     versions = ", ".join(f"{package} {version}" for package, version in spec.versions.items())
-    return "ok", f"{spec.views.obs_dim} observations, {spec.action_dim} actions ({versions})"
+    return "ok", f"{counted(spec.views.obs_dim, 'observation')}, {counted(spec.action_dim, 'action')} ({versions})"
 
 
 def _step(task: Task, config: EnvConfig) -> contract.EnvSpec:
@@ -273,7 +286,7 @@ def _trace(task: Task, config: EnvConfig) -> contract.EnvSpec:
 def _check(tasks: list[Task], asked: TasksOptions) -> int:
     found: list[Checked] = []
     width = max(len(task.name) for task in tasks)
-    for result in check(tasks, asked.env):
+    for result in check(tasks, asked.settings):
         found.append(result)
         if not asked.json:
             print(f"{result.level:<7}  {result.task:{width}}  {result.text}", flush=True)
@@ -282,6 +295,6 @@ def _check(tasks: list[Task], asked: TasksOptions) -> int:
         print(json.dumps([dataclasses.asdict(result) for result in found]))
     else:
         absent = [result.family for result in found if result.level == "missing"]
-        line = f"{count['ok']} tasks as in the table, {count['differs']} differ, {count['fails']} fail"
+        line = f"{counted(count['ok'], 'task')} as in the table, {count['differs']} differ, {count['fails']} fail"
         print(f"{line}; not here: {', '.join(absent)}" if absent else line)
     return 1 if count["differs"] + count["fails"] else 0

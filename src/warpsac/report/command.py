@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
-from warpsac.errors import UserError, printable, shortened
+from warpsac.errors import UserError, counted, printable, shortened
 from warpsac.report import missing, page, runs, scoreboard, tables, trials
 from warpsac.report.aggregate import Estimate
 from warpsac.report.numerals import plain
@@ -32,9 +32,9 @@ class ReportOptions:
     folders: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FOLDER")] = ()
     """Folders that contain run folders, at any depth."""
     out: str | None = None
-    """Folder to write to; default: FOLDER/report."""
+    """Folder to write to; none: FOLDER/report."""
     title: str | None = None
-    """Heading of the page; default: the folder's name."""
+    """Heading of the page; none: the folder's name."""
     published: bool = False
     """Report on the published curves of the benchmark tasks instead of runs."""
     scoreboard: bool = False
@@ -161,7 +161,7 @@ def summary_lines(study: Study) -> list[str]:
         comparison = scope.comparisons["auc"]
         if comparison.rows:
             values = ", ".join(f"{study.label(row.group)} {plain(row.mean.value, '.3f')}" for row in comparison.rows)
-            tasks = "1 task" if len(comparison.tasks) == 1 else f"{len(comparison.tasks)} tasks"
+            tasks = counted(len(comparison.tasks), "task")
             lines.append(f"{scope.name}: score-step AUC over {tasks}: {values}")
     return lines
 

@@ -60,15 +60,15 @@ def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping
 
 
 def _grid(runs: Sequence[Run], existing: Collection[RunKey]) -> Iterator[RunKey]:
-    """Every group on a task should have the seeds that any group has on it, and a plain variant that occurs in a family
-    should have all tasks that occur in it. Ablations are not expected on other tasks. A seed with a shorter run is not
-    missing: it need not exist at both lengths."""
+    """Every plain variant on a task should have the seeds that any of them has on it, and one that occurs in a family
+    all tasks that occur in it. Of an ablation nothing is expected: who tries one chooses where and with which seeds. A
+    seed with a shorter run is not missing: it need not exist at both lengths."""
     common = common_changes(runs)
     family = {run.task: run.scale.family for run in runs}
-    plain = {(family[task], group) for task, group, _ in existing if not group.without(common).changes}
+    plain = [(task, group, seed) for task, group, seed in existing if not group.without(common).changes]
+    in_family = {(family[task], group) for task, group, _ in plain if family[task] != OTHER_FAMILY}
     for task in dict.fromkeys(task for task, _, _ in existing):
-        seeds = sorted({seed for of, _, seed in existing if of == task})
-        for group in in_order({group for _, group, _ in existing}):
-            in_family = family[task] != OTHER_FAMILY and (family[task], group) in plain
-            if in_family or any((task, group, seed) in existing for seed in seeds):
+        seeds = sorted({seed for of, _, seed in plain if of == task})
+        for group in in_order({group for _, group, _ in plain}):
+            if (family[task], group) in in_family or any((task, group, seed) in existing for seed in seeds):
                 yield from ((task, group, seed) for seed in seeds)

@@ -233,6 +233,7 @@ def _task(labels: Labels, task: TaskResults) -> Data:
     scale, rows = task.scale, []
     final, auc, wall = (task.values(metric) for metric in ("final", "auc", "wall_auc"))
     show = number if scale.bounds else raw_number
+    has_success = any(run.success is not None for run in _finished(task))
     for group in task.groups:
         runs = task.finished.get(group, [])
         ended_early = group in task.shorter or any(run.ended_by_budget or run.set_to_stop_early for run in runs)
@@ -242,9 +243,12 @@ def _task(labels: Labels, task: TaskResults) -> Data:
         if not scale.bounds:
             cells = [_mean_std(raw, raw_number, remark)]
         cells += [_mean_std(auc.get(group), show), _mean_std(wall.get(group), show)]
+        if has_success:
+            successes = [run.success for run in runs if run.success is not None]
+            cells.insert(-2, _mean_std(np.array(successes), raw_number))
         unfinished = len(task.unfinished.get(group, ()))
         rows.append({"label": labels[group], "runs": len(runs), "unfinished": unfinished, "cells": cells})
-    return {"scale": scale, "rows": rows, "favour": published.favour(scale.task)}
+    return {"scale": scale, "rows": rows, "has_success": has_success, "favour": published.favour(scale.task)}
 
 
 def _arms(labels: Labels, numbers: Mapping[str, int], task: TaskResults) -> list[Data]:

@@ -47,6 +47,8 @@ class Run:
     """Environment steps of the evaluations, without those that are not finite."""
     raw: np.ndarray = field(default_factory=lambda: NOTHING)
     """Mean return of each evaluation, or success in percent where that is the task's metric."""
+    success: float | None = None
+    """Success of the last evaluation in percent, where it is recorded besides the return."""
     seconds: np.ndarray = field(default_factory=lambda: NOTHING)
     """Training time at each evaluation; empty if it was not recorded."""
     reached: int = 0
@@ -186,8 +188,11 @@ def _with_results(run: Run, config: Config, rows: Sequence[Mapping[str, Any]], e
     seconds = finite[:, 2]
     timed = np.isfinite(seconds).all() and (np.diff(seconds, prepend=-1e-300) > 0).all()
     faults = next((_number(row["faults/count"]) for row in reversed(rows) if "faults/count" in row), math.nan)
+    last: Mapping[str, Any] = next((row for row in reversed(rows) if row["kind"] == "eval"), {})
+    success = 100.0 * _number(last.get("eval/success"))
     run = dataclasses.replace(
         run,
+        success=success if run.scale.metric == "return" and math.isfinite(success) else None,
         steps=finite[:, 0],
         raw=finite[:, 1],
         seconds=seconds if timed else NOTHING,

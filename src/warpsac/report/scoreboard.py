@@ -25,7 +25,7 @@ from warpsac.config.profiles import default_variant
 from warpsac.envs import published
 from warpsac.envs.published import FRACTIONS, PublishedCurve
 from warpsac.envs.tasks import EXTRAS, Task, benchmark_tasks
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.report.aggregate import mean_and_spread
 from warpsac.report.groups import Group, Scale, in_order
 from warpsac.report.numerals import DASH, plain, raw_number, with_minus
@@ -199,7 +199,7 @@ def summary(lines: Sequence[Line]) -> str:
     tasks, of = (len({line.task.name for line in some}) for some in (run, lines))
     colours: Counter[str] = Counter(line.colour or "not judged" for line in run)
     shown = ", ".join(f"{colours[name]} {name}" for name in (*reversed(COLOURS), "not judged") if colours[name])
-    groups = f", in {len(run)} group{'s' * (len(run) != 1)} of runs: {shown}" if run else ""
+    groups = f", in {counted(len(run), 'group')} of runs: {shown}" if run else ""
     return f"{tasks} of {of} tasks run{groups}"
 
 
@@ -241,7 +241,7 @@ def markdown(lines: Sequence[Line]) -> str:
         settings = line.label.removeprefix(line.group.variant).strip()
         for mark in "\\|<>`*_":
             settings = settings.replace(mark, f"&#{ord(mark)};")
-        count = f"{len(line.seeds)} seed{'s' * (len(line.seeds) != 1)}"
+        count = counted(len(line.seeds), "seed")
         whose = "published by the baseline's authors" if line.curve and line.curve.source == "baseline" else ""
         return "<br>".join(filter(None, [f"`{line.group.variant}`", settings, count, whose]))
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.runs.files import (
     APPENDING,
     in_words,
@@ -307,7 +307,7 @@ def _losses(
 
 
 def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)} {'was' if count == 1 else 'were'}"
+    return f"{counted(count, what)} {'was' if count == 1 else 'were'}"
 
 
 def _parse_row(line: str) -> Row:

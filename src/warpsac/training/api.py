@@ -1,23 +1,28 @@
-"""The public Python functions: train, resume, configure, load_policy."""
+"""The public Python functions: train, resume, evaluate, configure, load_policy."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from warpsac.config.loading import check_ranges
+from warpsac.config.schema import PolicyStep
 from warpsac.envs import modules
 from warpsac.envs.names import bring
 from warpsac.envs.registry import configure
 from warpsac.errors import UserError
+from warpsac.runs import pretrained
 from warpsac.runs.callbacks import Callback
 from warpsac.runs.run_folder import open_run
 from warpsac.training import devices
 from warpsac.training import start as training
+from warpsac.training.evaluate import Evaluation
 from warpsac.training.policy import LoadedPolicy, load_policy
 from warpsac.training.start import Outcome
 
-__all__ = ["LoadedPolicy", "Outcome", "configure", "load_policy", "resume", "train"]
+__all__ = ["Evaluation", "LoadedPolicy", "Outcome", "configure", "evaluate", "load_policy", "resume", "train"]
 
 
 def train(
@@ -70,3 +75,33 @@ def resume(
         bring(env, open_run(folders[0]).config.task)
     devices.use_compilation_cache()
     return training.resume(folders, stop_at, time_budget, callbacks=callbacks, **settings)
+
+
+def evaluate(
+    run: Path | str,
+    *,
+    episodes: int | None = None,
+    step: PolicyStep = "last",
+    arm: str | None = None,
+    seed: int = 0,
+    env: Any = None,
+    motion: Path | str | None = None,
+    paths: Sequence[Path | str] = (),
+) -> Evaluation:
+    """Evaluate a policy of a run, or `pretrained:NAME`, on new episodes; the same as `warpsac eval RUN ...`.
+
+    Without `episodes` as many as in the run's own evaluations. `env` is the environment that `train` was given, where
+    the run names one of your own. `paths` are those of the run's settings that may be used, where only the run names
+    them; `motion` is the clip, or the folder of clips, that a tracking task follows.
+    """
+    from warpsac.training.eval_command import EvalOptions, play_episodes
+
+    check_ranges(EvalOptions(str(run), step, arm, episodes, seed))
+    folder = pretrained.opened(run)
+    modules.name_paths(map(str, paths))
+    for note in folder.follow(None if motion is None else str(motion)):
+        print(note, file=sys.stderr)
+    if env is not None:
+        bring(env, folder.config.task)
+    found, row = play_episodes(folder, str(run), step, arm, episodes, seed)
+    return Evaluation.of_row(row, [episode.total for episode in found], row.get("arm"))

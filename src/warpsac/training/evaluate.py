@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +13,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs.contract import HostEnv, SimulatorFailed
 from warpsac.envs.host.vector import SeedEnvs
 from warpsac.envs.tasks import Task
+from warpsac.runs import rowfiles
 from warpsac.training.episodes import Episode, HostEpisodes, summary
 from warpsac.types import Array
 
@@ -20,6 +23,53 @@ LONGEST_EPISODE = 100_000  # steps after which an episode counts as endless
 
 # Evaluation n of a run with seed s starts from this seed sequence: never that of the training episodes.
 EVALUATION_STREAM = 0x0E7A1
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What complete episodes of a policy came to; docs/metrics.md has the definitions."""
+
+    step: int
+    """Environment steps after which the policy was saved."""
+    episodes: int
+    return_mean: float
+    return_std: float
+    length: float
+    """Mean number of steps of an episode."""
+    success: float | None = None
+    """Share of the episodes in which the task was solved; None if the environment does not say."""
+    score: float | None = None
+    """Of a benchmark task: 0 is a random policy, 1 the reference."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What the simulator measures besides: means over the episodes."""
+    returns: tuple[float, ...] = ()
+    """The return of each episode; empty for an evaluation during training, of which only the means are recorded."""
+    arm: str | None = None
+    """Of a run with several arms: whose policy it was."""
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, float], returns: Sequence[float] = (), arm: str | None = None) -> Evaluation:
+        """Of an evaluation's row of metrics."""
+        found = {key.removeprefix("eval/"): value for key, value in row.items() if key.startswith("eval/")}
+        return cls(
+            step=int(row["step"]),
+            episodes=int(found.pop("episodes", 0)),  # an edited table may lack a column
+            return_mean=found.pop("return"),
+            return_std=found.pop("return_std", math.nan),
+            length=found.pop("length", math.nan),
+            success=found.pop("success", None),
+            score=found.pop("score", None),
+            metrics=found,
+            returns=tuple(returns),
+            arm=arm,
+        )
+
+
+def last_evaluation(run: Path) -> Evaluation | None:
+    """The last one that a run folder has."""
+    found = rowfiles.read_evaluations(run)[-1:]
+    return Evaluation.of_row({rowfiles.EVALUATION_COLUMNS.get(name, f"eval/{name}"): value
+                              for name, value in found[0].items()}) if found else None  # fmt: skip
 
 
 def evaluation_seed(seed: int, index: int) -> int:

@@ -53,6 +53,11 @@ class Outcome:
         return self.reason == "finished"
 
     @property
+    def evaluations(self) -> list[evaluate.Evaluation | None]:
+        """The last evaluation of each run, read from its folder; None if it has none."""
+        return [evaluate.last_evaluation(run) for run in self.runs]
+
+    @property
     def in_words(self) -> str:
         return self.said or (signal.Signals(self.signal).name if self.signal else self.reason)
 
@@ -79,7 +84,7 @@ class Loop:
 
     def run(self) -> Outcome:
         config = self.config
-        twice = SAME_SIGNAL if processes.count() > 1 else 0.0
+        twice, began = SAME_SIGNAL if processes.count() > 1 else 0.0, self.step
         with (
             StopSignals(lambda: self.display.message(STOPPING), twice) as signals,
             self._compiling_ahead(),
@@ -103,7 +108,8 @@ class Loop:
             self.save()
             outcome = self._outcome(self._cut_short(signals)[0])
         self.display.phase("done" if outcome.finished else "stopped")
-        self.display.message(f"saved at step {self.step:,}")
+        if self.step > began or not outcome.finished:
+            self.display.message(f"saved at step {self.step:,}")
         self.callbacks.end(self.step, self.callbacks.failure or outcome.in_words)
         self._require_no_failed_callback(outcome)
         return outcome

@@ -10,7 +10,7 @@ from typing import Any
 from warpsac.config.loading import validate
 from warpsac.config.resumable import Changes, changed, differences, may_change
 from warpsac.config.schema import PPO, Config
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.runs.checkpoint import Checkpoint, DamagedCheckpoint
 from warpsac.runs.run_folder import RunFolder, part_of, resume_command
@@ -73,6 +73,11 @@ def find_checkpoints(runs: Sequence[RunFolder]) -> list[Checkpoint] | None:
                 run.require_as_saved(one.run, one.path)
             _require_same_history(runs, found)
             return found
+
+
+def is_over(config: Config, checkpoints: Sequence[Checkpoint] | None) -> bool:
+    """Whether nothing is left to train."""
+    return checkpoints is not None and checkpoints[0].step >= config.end_step
 
 
 def killed_in_first_save(runs: Sequence[RunFolder]) -> bool:
@@ -140,10 +145,11 @@ def restore_checkpoints(driver: Driver, checkpoints: list[Checkpoint], config: C
     counters = driver.state.counters
     refilled = max(counters.learning_from, counters.interaction + config.first_learning)
     driver.count(learning_from=refilled)
-    display.message(
-        f"replay was not saved: collecting {config.learning_starts:,} transitions with the policy before "
-        "learning continues"
-    )
+    if not is_over(config, checkpoints):
+        display.message(
+            f"replay was not saved: collecting {counted(config.learning_starts, 'transition')} with the policy before "
+            "learning continues"
+        )
 
 
 def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[str, Any]) -> None:
@@ -159,12 +165,13 @@ def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[
     changes = _resume_files(loop, checkpoints, meta) if processes.writes() else {}
     _keep_one_evaluation(loop)
     if checkpoints:
-        over = ", its last: nothing is left to train" if loop.step >= config.end_step else ""
-        if over and config.end_step < config.total_steps:
-            over += f"; --stop-at goes further, up to {config.total_steps:,}"
-        elif over:
-            over += "; --total-steps prolongs it"
-        loop.display.message(f"resumed at step {loop.step:,}{over}")
+        if not is_over(config, checkpoints):
+            said = f"resumed at step {loop.step:,}"
+        elif config.end_step < config.total_steps:
+            said = f"stopped at step {loop.step:,}, as asked: --stop-at goes further, up to {config.total_steps:,}"
+        else:
+            said = f"finished at step {loop.step:,}: nothing is left to train; --total-steps prolongs it"
+        loop.display.message(said)
     if changes:
         listed = (f"{path} {old} -> {new}" for path, (old, new) in changes.items())
         loop.display.message(f"changed: {', '.join(listed)}")

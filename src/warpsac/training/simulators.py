@@ -120,20 +120,19 @@ class HostSimulators:
             parts.append(groups if state is None else groups | {"env": state})
         return parts
 
-    def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
-        """Observations, episodes, and whether the simulator continues exactly where it was."""
+    def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, str | None]:
+        """Observations, episodes, and a line if the simulator does not continue exactly where it was."""
         episodes = HostEpisodes.joined([part["episodes"] for part in parts])
         reason = "was not saved"
         if all("env" in part for part in parts):
             try:
                 for env, part in zip(self.envs.sets, parts, strict=True):
                     env.set_state(part["env"])
-                return np.stack([part["episodes"]["obs"] for part in parts]), episodes, True
+                return np.stack([part["episodes"]["obs"] for part in parts]), episodes, None
             except Exception as error:  # whatever a user's own set_state may raise
                 reason = f"cannot be restored ({in_a_line(error)})"
-        self.report(f"the simulator's state {reason}: running episodes are cut")
         obs, episodes = self.restart(interaction, episodes)
-        return obs, episodes, False
+        return obs, episodes, f"the simulator's state {reason}: running episodes are cut"
 
     def restart(self, interaction: int, episodes: Any) -> tuple[Array, Any]:
         """New training episodes; those that were running do not count."""
@@ -255,15 +254,14 @@ class TorchSimulators(HostSimulators):
     def curriculum_axes(self) -> dict[str, int]:
         return dict.fromkeys(self._sets[0].curriculum(), 0)
 
-    def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, bool]:
+    def restore(self, parts: Sequence[Groups], interaction: int) -> tuple[Array, Any, str | None]:
         episodes = self._restored_episodes([part["episodes"] for part in parts])
         # A checkpoint of a simulator that kept failing: its faults must not stop the resumed run at its first row.
         _, episodes = device_episodes.longest_fault(episodes)
         for one, part in zip(self._sets, parts, strict=True):
             one.take_up(part.get("curriculum", {}))
         obs, episodes = self.restart(interaction, episodes)
-        self.report("a torch simulator's state cannot be saved: running episodes are cut")
-        return obs, episodes, False
+        return obs, episodes, "a torch simulator's state cannot be saved: running episodes are cut"
 
     def _restored_episodes(self, parts: Sequence[Any]) -> DeviceEpisodes:
         none, mesh = self.no_episodes(), self._mesh

@@ -21,7 +21,7 @@ from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import modules, motion, registry
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import EnvSpec
-from warpsac.errors import ConfigError, TrainingStopped, UserError, exited, in_a_line
+from warpsac.errors import ConfigError, TrainingStopped, UserError, counted, exited, in_a_line
 from warpsac.replay.ring import RingSpec
 from warpsac.runs import run_folder
 from warpsac.runs.callbacks import Callback, CallbackFailed, name_of, require_callbacks
@@ -34,6 +34,7 @@ from warpsac.training.resuming import (
     after_a_stop_at_once,
     common_config,
     find_checkpoints,
+    is_over,
     restore_checkpoints,
     resume_folders,
 )
@@ -150,7 +151,8 @@ def prepared(
             lines = [*notes, *target.notes, f"device: {device}", *_notes(config, driver, placement)]
             lines += warm.notes if warm else ()
             lines += [f"callback {name_of(one)} may change what is trained" for one in callbacks if one.wants_driver]
-            for line in (*lines, *(f"run folder: {run.path}" for run in runs)):
+            lines += [f"run folder: {run.path}" for run in runs]
+            for line in notes if checkpoints and is_over(config, checkpoints) else lines:
                 display.message(line)
             with modules.own_folder():
                 driver.init(display)
@@ -310,8 +312,8 @@ def _memory_notes(config: Config, ring: RingSpec | None, placement: Placement) -
     if ring is None:
         ppo, envs = config.ppo, config.env.num_envs
         size = ppo.rollout_steps * envs // ppo.minibatches
-        steps = f"{ppo.rollout_steps} steps of {envs:,} environments"
-        return [f"rollout: {steps}; {ppo.epochs} passes in minibatches of {size:,}"]
+        steps = f"{counted(ppo.rollout_steps, 'step')} of {counted(envs, 'environment')}"
+        return [f"rollout: {steps}; {ppo.epochs} pass{'es' * (ppo.epochs != 1)} in minibatches of {size:,}"]
     setting = config.checkpoint
     each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
     seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""

@@ -302,11 +302,13 @@ class SteppedDriver(Driver):
             agent = restored_agent(self.algorithm, self.state.agent, parts, where)
         else:
             parts, agent = self._restored_part(parts, mesh, where)
-        obs, episodes, exact = self.simulators.restore(parts, counters.interaction)
+        obs, episodes, cut = self.simulators.restore(parts, counters.interaction)
         self.state = TrainState(None, obs, agent, episodes, counters)
         self.place()
-        if not exact:
+        if cut is not None:
             self._cut(obs)
+            if counters.interaction * self.spec.num_envs < self.config.end_step:
+                self.display.message(cut)
 
     def _restored_part(self, parts: Sequence[Groups], mesh: Mesh, where: str) -> tuple[Sequence[Groups], Any]:
         """What this process restores, and the agent of all of them."""

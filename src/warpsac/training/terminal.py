@@ -33,8 +33,10 @@ Phase = Literal["compiling", "collecting", "training", "evaluating", "saving", "
 Row = Mapping[str, Any]
 
 UNKNOWN = "—"
+SPEED = "time/steps_per_second"
 PLAIN_INTERVAL = 2.0  # seconds between two plain lines
 LONGEST_SILENCE = 30.0  # seconds after which plain output says where it is, also without new rows
+SHORTEST_MEASURE = 1.0  # seconds before a speed is known
 RATE_WINDOW = 60.0  # seconds over which speed and remaining time are measured
 
 
@@ -70,7 +72,7 @@ class Display:
         self._console = console or Console()
         self._clock = clock
         self._started = clock()
-        self._step = start_step
+        self._step = self._start_step = start_step
         self._phase: Phase = "compiling"
         self._announced: set[str] = set()  # what plain output has said is being compiled
         self._spinner = Spinner("dots")
@@ -78,6 +80,8 @@ class Display:
         self._evaluated_at: int | None = None
         self._history: deque[tuple[float, int]] = deque([(self._started, start_step)])
         self._line_due = -math.inf
+        self._told = False  # whether a row has been shown
+        self._compiled = False  # since the last row: then the speed of the next is not shown
         self._spoke = self._started
         self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -94,14 +98,19 @@ class Display:
 
     def phase(self, name: Phase, what: str = "", reached: int | None = None) -> None:
         """What is being done now; plain output announces compiling and evaluating, once for each `what`. `reached` is
-        the current step, if steps were made while compiling that no row has reported yet."""
+        the current step, if steps were made while compiling that no row has reported yet. A run too short for a row
+        still ends with a line."""
         if name in ("compiling", "evaluating") and not self._live and what not in self._announced:
             self._announced.add(what)
             self._plain(f"{name} {what} ..." if what else f"{name} ...")
         if self._phase == "compiling" != name:
             # What came before says nothing about what is left: it compiled, or went at another pace.
             self._history = deque([(self._clock(), self._step if reached is None else reached)])
+            self._compiled = True
+            self._latest.pop(SPEED, None)
         self._phase = name
+        if name in ("done", "stopped") and not self._live and self._step > self._start_step and not self._told:
+            self._plain(self._train_line())
 
     def reached(self, step: int) -> None:
         """How far it is, between two rows."""
@@ -109,14 +118,16 @@ class Display:
         now = self._clock()
         if self._live is None and now - self._spoke >= LONGEST_SILENCE:
             (since, before), what = self._history[-1], f"step {self._step:,}/{self._total:,} | {self._phase}"
-            rate = f" | {(self._step - before) / (now - since):,.3g} steps/s" if now > since else ""
-            self._plain(what + rate)
+            known = now - since >= SHORTEST_MEASURE and self._step > before
+            self._plain(f"{what} | {speed((self._step - before) / (now - since))}" if known else what)
 
     def update(self, step: int, rows: Row | Sequence[Row]) -> None:
         """New rows at `step`, one for each seed."""
         rows = [rows] if isinstance(rows, Mapping) else list(rows)
         for key in dict.fromkeys(key for row in rows for key in row):
             values = [float(row[key]) for row in rows if _is_number(row.get(key))]
+            if key == SPEED:
+                values, self._compiled = [] if self._compiled else values, False
             if values:
                 self._latest[key] = values
         self._step = max(self._step, step)
@@ -145,10 +156,10 @@ class Display:
 
     def _rate(self) -> float | None:
         """Environment steps per second, all seeds advancing together."""
-        if "time/steps_per_second" in self._latest:
-            return _mean(self._latest["time/steps_per_second"])
+        if SPEED in self._latest:
+            return _mean(self._latest[SPEED])
         (start, first), (end, last) = self._history[0], self._history[-1]
-        return (last - first) / (end - start) if end > start and last > first else None
+        return (last - first) / (end - start) if end - start >= SHORTEST_MEASURE and last > first else None
 
     def _remaining(self) -> str:
         (start, first), (end, last) = self._history[0], self._history[-1]
@@ -181,10 +192,11 @@ class Display:
             self._console.file.flush()
 
     def _train_line(self) -> str:
+        self._told = True
         parts = [f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})", self._phase]
         for label, key, form in (
             ("return", "episode/return", ",.1f"),
-            ("success", "episode/success", ".3f"),
+            ("success", "episode/success", "z.3f"),
             ("critic", "loss/critic", ".4g"),
             ("actor", "loss/actor", ".4g"),
             ("entropy", "policy/entropy", ".3g"),
@@ -194,9 +206,9 @@ class Display:
             if key in self._latest:
                 parts.append(f"{label} {self._show(key, form)}")
         rate = self._rate()
-        if rate is not None:
-            parts.append(f"{rate:,.0f} steps/s")
-        if self._remaining() != UNKNOWN:
+        if rate:
+            parts.append(speed(rate))
+        if self._remaining() != UNKNOWN and self._step < self._total:
             parts.append(f"{self._remaining()} left")
         return " | ".join(parts)
 
@@ -205,7 +217,7 @@ class Display:
         for label, key, form in (
             ("length", "eval/length", ",.1f"),
             ("success", "eval/success", ".3f"),
-            ("score", "eval/score", ".3f"),
+            ("score", "eval/score", "z.3f"),
         ):
             if key in self._latest:
                 parts.append(f"{label} {self._show(key, form)}")
@@ -233,7 +245,7 @@ class Display:
         rate = self._rate()
         times = Text(
             f"{duration(self._clock() - self._started)} elapsed · {self._remaining()} left · "
-            f"{UNKNOWN if rate is None else format(rate, ',.0f')} steps/s",
+            f"{speed(rate) if rate else f'{UNKNOWN} steps/s'}",
             style="dim",
         )
         return activity, bar, times
@@ -285,6 +297,11 @@ def _is_number(value: Any) -> bool:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def speed(rate: float) -> str:
+    """12,345 steps/s, 2.5 steps/s, 0.03 steps/s."""
+    return f"{rate:,.0f} steps/s" if rate >= 10 else f"{rate:.2g} steps/s"
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, registry
 from warpsac.envs.registry import Target
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.training.policy import LoadedPolicy, require_fit
 from warpsac.watch.video import find_gl, image_of, no_gl, writer
 
@@ -31,8 +31,8 @@ class Filmed(NamedTuple):
 
     def __str__(self) -> str:
         mean = sum(self.returns) / len(self.returns)
-        several = f"{len(self.returns)} episodes, mean " if len(self.returns) > 1 else ""
-        return f"{self.steps:,} steps, {several}return {mean:.1f}"
+        several = f"{counted(len(self.returns), 'episode')}, mean " if len(self.returns) > 1 else ""
+        return f"{counted(self.steps, 'step')}, {several}return {mean:.1f}"
 
 
 def record(agent: Agent, task: Target, path: Path, steps: int, seed: int, config: EnvConfig | None = None) -> Filmed:

@@ -29,9 +29,9 @@ class PlayOptions:
     step: PolicyStep = "last"
     """Which policy: the last one, that of the best evaluation, or that of an evaluation or checkpoint at this step."""
     arm: str | None = None
-    """Of a run with --variant auto: which of its arms; default: the one that its returns chose."""
+    """Of a run with --variant auto: which of its arms; none: the one that its returns chose."""
     out: str | None = None
-    """The mp4 file; default: policy.mp4 or policy-STEP.mp4 in the run folder, or TASK-AGENT.mp4 in the current one."""
+    """The mp4 file; none: policy.mp4 or policy-STEP.mp4 in the run folder, or TASK-AGENT.mp4 in the current one."""
     steps: Count = 1000
     """Maximum number of control steps to show; the video ends with the episode, or after several short ones."""
     seed: Seed = 0
@@ -45,7 +45,7 @@ class PlayOptions:
     task_config: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
     """With a task: changes of its own config, given as --task-config.PATH VALUE."""
     motion: str | None = None
-    """The clip, or the folder of clips, that a tracking task follows; default: that of training."""
+    """The clip, or the folder of clips, that a tracking task follows; none: that of training."""
     viewer: bool = False
     """Instead of a video, serve a page to watch and steer the robot in the browser."""
     host: str = "127.0.0.1"

@@ -48,9 +48,9 @@ class Sim2SimOptions:
     port: int = 8080
     """With --viewer: the port to serve on; 0: any free port."""
     motion: str | None = None
-    """Another clip (npz) for a policy that follows a motion; default: the one exported with it."""
+    """Another clip (npz) for a policy that follows a motion; none: the one exported with it."""
     scene: str | None = None
-    """Another MuJoCo scene with the same robot; default: the one exported with the policy."""
+    """Another MuJoCo scene with the same robot; none: the one exported with the policy."""
     json: bool = False
     """Print one JSON object instead of a table."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from warpsac.deploy.sim2sim.policy import Policy
 from warpsac.deploy.sim2sim.reference import Reference, matrix_of, read_reference
 from warpsac.envs.deploy_contract import Robot, Term
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, counted, in_a_line
 
 FALLEN_HEIGHT = 0.5  # the base is below this part of its height in the default pose,
 FALLEN_UP = 0.5  # or its upward axis is tilted by more than 60 degrees
@@ -79,7 +79,7 @@ class Motors:
 
 
 def _joints(count: int) -> str:
-    return f"{count} joint{'s' * (count != 1)}"
+    return counted(count, "joint")
 
 
 class Simulated:

@@ -25,7 +25,7 @@ from warpsac.envs.host import gym, named, single
 from warpsac.envs.host.vector_env import Mode, VectorEnvs, autoreset_mode, in_lockstep, resets_by_mask
 from warpsac.envs.kinds import kind_of
 from warpsac.envs.names import Target
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, counted, in_a_line
 from warpsac.types import usable, usable_reward
 
 UNSAVED = RESUME_CUTS._replace(
@@ -80,7 +80,7 @@ def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
         return [Finding("problem", f"stepping it ends the program ({in_a_line(error)})")]
     except Exception as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
-    found = [timed(taken.steps, taken.seconds), _success(taken.keys, config)]
+    found = [timed(taken.steps, again.seconds), _success(taken.keys, config)]
     if not (usable(taken.rows[:, :-1]).all() and usable_reward(taken.rows[:, -1]).all()):
         return [*found, NOT_FINITE]
     found.append(reproduced(np.array_equal(taken.rows, again.rows)))
@@ -195,8 +195,8 @@ def _of_vector(name: str, env: Any, count: int, config: EnvConfig) -> list[Findi
         made = in_lockstep(name, env, count, config, _Watched)
     assert isinstance(made, _Watched)
     found = [*of_spec(made.spec), *_number_formats(env.single_observation_space)]
-    rows, seconds = roll(made)
-    again, _ = roll(made, len(rows) - 1)
+    rows, _ = roll(made)
+    again, seconds = roll(made, len(rows) - 1)
     found += [timed(len(rows) - 1, seconds, count), _autoreset(env, made, len(rows) - 1)]
     found.append(_success(set(made.keys), config))
     if not made.finite:
@@ -211,7 +211,7 @@ def _autoreset(env: Any, made: _Watched, steps: int) -> Finding:
     mode = autoreset_mode(env)
     said = f"autoreset mode {mode.value}"
     if not made.ended:
-        return Finding("note", f"{said}; no episode ended in {steps} steps, so ends were not checked")
+        return Finding("note", f"{said}; no episode ended in {counted(steps, 'step')}, so ends were not checked")
     if mode is Mode.SAME_STEP:
         if made.lost:
             text = "no info['final_obs'] at the end of an episode: truncated ones end a step early in replay"

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from warpsac.envs.observations import Groups, Layout, Path, Sizes, layout_of, part_of
+from warpsac.envs.observations import Groups, Layout, Path, Sizes, layout_of, part_of, require_no_image
 from warpsac.errors import UserError
 
 Space = Any  # gymnasium.Space
@@ -97,16 +97,8 @@ def require_state(space: Space) -> None:
             raise UserError(f"{name} is {type(part).__name__}, which has no fixed size; it must be a Box")
         if spaces.flatdim(part) == 0:
             raise UserError(f"{name} has no numbers")
-        if looks_like_image(part):
-            raise UserError(
-                f"{name} looks like an image ({part.dtype} {list(part.shape)}): warpsac learns from state; leave it "
-                "out of the observation, or flatten it if it is none"
-            )
-
-
-def looks_like_image(space: Space) -> bool:
-    axes = len(space.shape) if isinstance(space, spaces.Box) else 0
-    return axes == 3 or (axes == 2 and space.dtype == np.uint8)
+        if isinstance(part, spaces.Box):
+            require_no_image(name, part.shape, part.dtype, bool((part.low == 0).all() and (part.high == 255).all()))
 
 
 def _part(observation: Any, path: Path) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.host.vector import FAULTS, InProcessEnvs, Recipe, SeedEnvs
 from warpsac.envs.host.workers import WorkerEnvs, WorkerLost, WorkerRefused
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 from warpsac.types import rescale
 
 MEASURED = 20  # steps, and messages
@@ -74,7 +74,7 @@ def _automatic(recipe: Recipe, sets: int, timeout: float) -> tuple[list[WorkerEn
     if num_envs * sets == 1:
         return [], ""
     if cores < 3:
-        return [], f"{cores} core{'s' if cores > 1 else ''}"
+        return [], counted(cores, "core")
     step = step_cost(recipe)
     why = f"a step takes {1e3 * step:.2f} ms, {cores} cores"
     made = _in_workers(recipe, sets, choose(step, num_envs, sets, cores), timeout)

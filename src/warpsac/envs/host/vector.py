@@ -20,7 +20,7 @@ import numpy as np
 
 from warpsac.envs import drawing
 from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, Scene, SimulatorFailed
-from warpsac.errors import in_a_line
+from warpsac.errors import counted, in_a_line
 from warpsac.types import LARGEST_OBS, LARGEST_REWARD, Restart, StepResult, rescale
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
@@ -163,7 +163,7 @@ class InProcessEnvs:
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, found below
             row = np.asarray(obs, np.float32).reshape(-1)
         if row.size != self.spec.views.obs_dim:
-            raise ValueError(f"observation has {row.size} numbers, not {self.spec.views.obs_dim}")
+            raise ValueError(f"observation has {counted(row.size, 'number')}, not {self.spec.views.obs_dim}")
         if not (good := np.abs(row) <= LARGEST_OBS).all():
             worst = row[~good][0]
             too_large = f"has {worst:g}, beyond {LARGEST_OBS:g}" if np.isfinite(worst) else "is not finite"

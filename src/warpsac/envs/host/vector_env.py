@@ -29,7 +29,7 @@ from warpsac.envs.host.named import Flattener
 from warpsac.envs.host.single import SUCCESS_KEYS, SUCCESS_STEPS, action_bounds, middle_of
 from warpsac.envs.host.vector import FAULTS, pack_random, reset_seed, unpack_random
 from warpsac.envs.observations import groups_of
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, counted, in_a_line
 from warpsac.types import Restart, StepResult, rescale, usable, usable_reward
 
 Mode = gymnasium.vector.AutoresetMode
@@ -69,8 +69,8 @@ def in_lockstep(
     """A VectorEnv by the contract; UserErrors where it does not fit. `kind` may watch what it does."""
     if env.num_envs != num_envs:
         raise UserError(
-            f"its VectorEnv has {env.num_envs} environments, not {num_envs}: it must be made by a class or function "
-            "that takes num_envs"
+            f"its VectorEnv has {counted(env.num_envs, 'environment')}, not {num_envs}: it must be made by a class or "
+            "function that takes num_envs"
         )
     resets_by_mask(env)
     space = env.single_observation_space

@@ -17,7 +17,7 @@ from warpsac.envs.jax import own
 from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
 from warpsac.envs.registry import make_jax
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, counted, in_a_line
 
 ENVS = 4
 STEPS = 200
@@ -140,7 +140,9 @@ def _starts(env: JaxEnv, first_obs: np.ndarray, steps: Any) -> Iterator[Finding]
         yield Finding("problem", "the first observation of an episode equals the last one of the episode before it")
     else:
         count = int(ended.sum())
-        yield Finding("ok", f"{count} episodes ended ({int(steps.terminated.sum())} terminated) and started again")
+        yield Finding(
+            "ok", f"{counted(count, 'episode')} ended ({int(steps.terminated.sum())} terminated) and started again"
+        )
 
 
 def _picture(env: JaxEnv) -> Finding:

@@ -21,7 +21,7 @@ from warpsac.envs.jax.single import Single, Taken, adapted, without_training_wra
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
-from warpsac.envs.observations import Groups, Layout, Sizes, groups_of, layout_of
+from warpsac.envs.observations import Groups, Layout, Sizes, groups_of, layout_of, require_no_image
 from warpsac.errors import UserError
 from warpsac.types import Array, StepResult, usable, usable_reward
 
@@ -189,8 +189,7 @@ def sizes_of(obs: Any, function: str) -> Sizes:
         return {str(key): sizes_of(part, function) for key, part in obs.items()}
     if not hasattr(obs, "shape") or not (jnp.issubdtype(obs.dtype, np.number) or obs.dtype == bool):
         raise UserError(f"{function} observes {type(obs).__name__}: must be a vector of numbers, or a mapping of these")
-    if len(obs.shape) == 3:
-        raise UserError(f"{function} observes an array {list(obs.shape)}: warpsac learns from state, not from images")
+    require_no_image(f"what {function} observes", obs.shape, obs.dtype)
     return int(np.prod(obs.shape))
 
 

@@ -32,7 +32,7 @@ from warpsac.envs.jax.playground_tasks import settings_of as settings_of
 from warpsac.envs.jax.playground_tasks import task_names as task_names
 from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.names import Target
-from warpsac.envs.observations import Groups, Layout, groups_of, layout_of
+from warpsac.envs.observations import Groups, Layout, groups_of, layout_of, require_no_image
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult, Symmetry
 
@@ -98,6 +98,8 @@ class PlaygroundEnvs:
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
         self._layout = _layout(env, traced.obs, groups_of(env, config))
+        for part in self._layout.parts(traced.obs):
+            require_no_image("observation", part.shape, part.dtype)
         self._picture = Picture(self._env.mj_model, ["track"])
         self._first_env = FirstEnvironment()
         self.spec = EnvSpec(

@@ -14,7 +14,7 @@ from warpsac.envs.findings import NO_SUCCESS, NOT_FINITE, Clock, Finding, of_spe
 from warpsac.envs.names import Target
 from warpsac.envs.registry import make_torch, most_envs
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, kept_randomness, seed_generators
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, counted, in_a_line
 
 ENVS = 2
 RESUME = Finding("note", "the state of a torch simulator cannot be saved: on resume running episodes are cut")
@@ -37,7 +37,7 @@ def _behaviour(env: TorchEnvs) -> list[Finding]:
         return [Finding("problem", str(error))]
     except (Exception, SystemExit) as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
-    found = [*raw, timed(first.steps, first.seconds, env.spec.num_envs)]
+    found = [*raw, timed(first.steps, again.seconds, env.spec.num_envs)]
     found.append(NOT_FINITE if first.faults else reproduced(first.rows == again.rows))
     if first.changed:
         found.append(Finding("problem", "a later step changes results that were handed over before"))
@@ -116,7 +116,7 @@ def _ends(env: TorchEnvs, seen: _Steps) -> Finding:
     if not env.resets_itself:
         return Finding("ok", "ended episodes are reset by restart(): their last observations are true")
     if not seen.ended:
-        return Finding("note", f"no episode ended in {seen.steps} steps, so ends were not checked")
+        return Finding("note", f"no episode ended in {counted(seen.steps, 'step')}, so ends were not checked")
     if seen.lost:
         return Finding("note", LOSES_LAST)
     return Finding("ok", "it resets ended episodes itself and reports their last observations (final_obs)")

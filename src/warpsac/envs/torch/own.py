@@ -34,9 +34,9 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs import kinds
 from warpsac.envs.contract import EnvSpec
 from warpsac.envs.names import Target
-from warpsac.envs.observations import layout_of
+from warpsac.envs.observations import layout_of, require_no_image
 from warpsac.envs.torch.base import Tensor, TorchEnvs, TorchStep, learner_device
-from warpsac.errors import UserError
+from warpsac.errors import UserError, counted
 
 
 class OwnTorchEnvs(TorchEnvs):
@@ -46,9 +46,8 @@ class OwnTorchEnvs(TorchEnvs):
         if missing:
             raise UserError(f"{target.name}: has no {missing[0]}; the contract is in docs/own-tasks.md")
         if made.num_envs != num_envs:
-            raise UserError(
-                f"{target.name}: made {made.num_envs} environments instead of {num_envs}: it must take `num_envs`"
-            )
+            there = counted(made.num_envs, "environment")
+            raise UserError(f"{target.name}: made {there} instead of {num_envs}: it must take `num_envs`")
         if made.action_size < 1:
             raise UserError(f"{target.name}: action_size = {made.action_size}: must be above 0")
         self._made = made
@@ -104,11 +103,14 @@ class OwnTorchEnvs(TorchEnvs):
 
     def _observation(self, obs: Any) -> Tensor:
         """The named parts as one tensor [N, D], checked: a wrong shape would be broadcast silently."""
-        parts = [part.reshape(self.spec.num_envs, -1) for part in self._layout.parts(obs)]
+        parts = self._layout.parts(obs)
+        for part in parts:
+            require_no_image(f"{self.spec.task}: observation", part.shape[1:], str(part.dtype).removeprefix("torch."))
+        parts = [part.reshape(self.spec.num_envs, -1) for part in parts]
         joined = parts[0] if len(parts) == 1 else torch.cat([part.to(torch.float32) for part in parts], dim=1)
         if joined.shape[1] != self._layout.views.obs_dim:
             expected = self._layout.views.obs_dim
-            raise UserError(f"{self.spec.task}: observations have {joined.shape[1]} numbers, not {expected}")
+            raise UserError(f"{self.spec.task}: observations have {counted(joined.shape[1], 'number')}, not {expected}")
         return joined
 
     def render(self) -> np.ndarray:
@@ -133,5 +135,5 @@ def make(target: Target, num_envs: int, config: EnvConfig, render: bool = False)
         return OwnTorchEnvs(made, target, num_envs, config)
     made.spec = dataclasses.replace(made.spec, task=target.name, family="torch")
     if made.spec.num_envs != num_envs:
-        raise UserError(f"{target.name}: made {made.spec.num_envs} environments instead of {num_envs}")
+        raise UserError(f"{target.name}: made {counted(made.spec.num_envs, 'environment')} instead of {num_envs}")
     return made
