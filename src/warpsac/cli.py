@@ -20,7 +20,17 @@ import tyro
 from warpsac.config.loading import from_json, parse, validate, whole_number
 from warpsac.config.provenance import installed
 from warpsac.config.resumable import CHANGEABLE
-from warpsac.config.schema import CheckpointConfig, Config, Count, Devices, EnvConfig, EvalConfig, LogConfig, Positive
+from warpsac.config.schema import (
+    AUTO,
+    CheckpointConfig,
+    Config,
+    Count,
+    Devices,
+    EnvConfig,
+    EvalConfig,
+    LogConfig,
+    Positive,
+)
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
@@ -242,9 +252,15 @@ def _train(words: list[str]) -> int:
         told = [callbacks.load(name) for name in named]
         outcome = training.resume(asked.resume, asked.stop_at, asked.time_budget, asked.motion, told, **settings)
         return _end_of_training(outcome, together is not None and not processes.writes())
-    config, reason = train_config(words)
+    config, *notes = train_config(words)
     devices.use_compilation_cache()
-    outcome = training.train(config, [reason], [callbacks.load(name) for name in named])
+    told = [callbacks.load(name) for name in named]
+    if _to_be_measured(words)[0]:
+        from warpsac.training import env_count
+
+        config, why = env_count.settled(config)
+        notes.append(why)
+    outcome = training.train(config, notes, told)
     return _end_of_training(outcome, together is not None and not processes.writes())
 
 
@@ -271,8 +287,11 @@ def _end_of_training(outcome: Outcome, quiet: bool = False) -> int:
 
 
 def train_config(words: list[str]) -> tuple[Config, str]:
-    """The config that the words of a train command describe, and the line that explains its variant."""
-    named, words = _without_all(words, "--module")
+    """The config that the words of a train command describe, and the line that explains its variant.
+
+    A number of environments that is to be measured is not in it yet: it has the profile's, or that of --config.
+    """
+    named, words = _without_all(_to_be_measured(words)[1], "--module")
     modules.use(named)
     modules.name_paths(words)
     words = _without_all(words, "--path")[1]
@@ -335,6 +354,12 @@ def _without(words: list[str], option: str) -> tuple[str | None, list[str]]:
         if name in spellings:
             return next(iter(words[i + 1 :]), None), words[:i] + words[i + 2 :]
     return None, words
+
+
+def _to_be_measured(words: list[str]) -> tuple[bool, list[str]]:
+    """Whether the number of environments is to be measured, and the words without that."""
+    asked, rest = _without(words, "--env.num-envs")
+    return (True, rest) if asked == AUTO else (False, words)
 
 
 def _without_all(words: list[str], option: str) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ Every setting that `resolve` chooses can be overridden.
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from dataclasses import dataclass
 from typing import Literal
@@ -189,13 +190,13 @@ def resolve(
             axes = Variant(swd=True, projection=base.learner.projection, critics=base.learner.critics)
         else:
             axes = VARIANTS[variant]
-        updates, decay = _per_interaction(profile, base.env.num_envs if num_envs is None else num_envs)
+        if profile in DATA_LIMITED and num_envs is not None:
+            base = with_envs(base, max(1, num_envs))  # a number out of range is refused later, by its name
         config = dataclasses.replace(
             base,
             variant=variant,
             profile=profile,
-            updates_per_step=updates,
-            replay=dataclasses.replace(base.replay, decay_steps=decay if axes.swd else 0),
+            replay=dataclasses.replace(base.replay, decay_steps=base.replay.decay_steps if axes.swd else 0),
             learner=dataclasses.replace(base.learner, projection=axes.projection, critics=axes.critics),
         )
     env = config.env if num_envs is None else dataclasses.replace(config.env, num_envs=num_envs)
@@ -205,34 +206,50 @@ def resolve(
     return config, reason
 
 
-def _per_interaction(profile: str, num_envs: int) -> tuple[int, int]:
-    """Updates an interaction, and interactions over which weights decay.
+def with_envs(config: Config, num_envs: int) -> Config:
+    """The config with another number of environments, and the same recipe for each transition.
 
-    An interaction is one step of every environment. The data-limited profiles keep what they have for each step: with
-    more environments, more updates and, as ages are counted in interactions, a shorter decay.
+    What is counted in interactions, which are one step of every environment, follows the number: with twice as many
+    environments twice the updates, and weights that decay over half the interactions. An own horizon of an arm too.
     """
-    base = PROFILES[profile]
-    count = max(1, num_envs) if profile in DATA_LIMITED else 1  # a number out of range is refused later, by its name
-    return base.updates_per_step * count, max(1, round(base.replay.decay_steps / count))
+    before = config.env.num_envs
+
+    def horizon(decay_steps: int) -> int:
+        size = max(1, round(abs(decay_steps) * before / num_envs)) if decay_steps else 0  # 0 would mean uniform
+        return -size if decay_steps < 0 else size
+
+    arms = (re.sub(r"(?<=,decay_steps=)[^,]+", lambda found: str(horizon(int(found[0]))), a) for a in config.auto.arms)
+    return dataclasses.replace(
+        config,
+        updates_per_step=max(1, round(config.updates_per_step * num_envs / before)),
+        env=dataclasses.replace(config.env, num_envs=num_envs),
+        replay=dataclasses.replace(config.replay, decay_steps=horizon(config.replay.decay_steps)),
+        auto=dataclasses.replace(config.auto, arms=tuple(arms)),
+    )
 
 
 def recipe_notes(config: Config) -> list[str]:
     """A line, if the task's kind or the number of environments has changed the recipe."""
-    count = config.env.num_envs
-    if config.profile == TRACKING:
-        return [_tracking_note(config)]
-    if config.algo == PPO or config.profile not in DATA_LIMITED or count == 1:
-        return []
-    updates, decay = _per_interaction(config.profile, count)
+    notes = [_tracking_note(config)] if config.profile == TRACKING else []
+    base, count = PROFILES[config.profile], config.env.num_envs
+    if config.algo == PPO or count == base.env.num_envs:
+        return notes
+    scaled = with_envs(base, count)
     changed = []
-    if config.updates_per_step == updates:
-        changed.append(f"{updates:,} updates an interaction")
-    if config.replay.decay_steps == decay:
-        changed.append(f"ages decay over {decay:,} interactions")
+    if config.updates_per_step == scaled.updates_per_step != base.updates_per_step:
+        changed.append(f"{config.updates_per_step:,} updates an interaction")
+    if config.replay.decay_steps == scaled.replay.decay_steps != base.replay.decay_steps:
+        changed.append(f"ages decay over {config.replay.decay_steps:,} interactions")
     if not changed:
-        return []
-    fewer = " (--updates-per-step 1 makes fewer)" if config.updates_per_step == updates else ""
-    return [f"{count} environments: {', '.join(changed)}: the same for each step as with one environment{fewer}"]
+        return notes
+    usual = base.updates_per_step
+    fewer = (
+        f" (--updates-per-step {usual} makes fewer)"
+        if usual < config.updates_per_step == scaled.updates_per_step
+        else ""
+    )
+    same = f"the same for each step as with {'one environment' if base.env.num_envs == 1 else f'{base.env.num_envs:,}'}"
+    return [*notes, f"{count:,} environment{'s' * (count != 1)}: {', '.join(changed)}: {same}{fewer}"]
 
 
 def _tracking_note(config: Config) -> str:

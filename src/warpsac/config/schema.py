@@ -15,7 +15,7 @@ import tyro
 
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
-AUTO = "auto"  # the variant that is several at once
+AUTO = "auto"  # the variant that is several at once; a number that is measured
 PRETRAINED = "pretrained:"  # before the name of a policy that comes with the package
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
 ABUNDANT_ENVS = 64  # a user's own task with this many environments or more counts as data-abundant
@@ -95,7 +95,7 @@ FolderName = Annotated[
 @dataclass(frozen=True)
 class EnvConfig:
     num_envs: EnvCount = 1
-    """Environments stepped side by side, for each seed."""
+    """Environments stepped side by side, for each seed; `train` on a JAX or torch simulator: auto measures the best."""
     max_faults: Count = 10
     """Stop after this many consecutive faults (exception, NaN, infinity, lost process) of one environment."""
     workers: Workers = "auto"

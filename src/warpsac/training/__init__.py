@@ -1,5 +1,6 @@
 """Training runs: read `loop` first.
 
+env_count    measured: how many environments the simulator should step
 start        train and resume: simulators, run folders, checkpoints, then the loop
 resuming     which settings and checkpoints a resumed run continues with
 warm_start   begin with the networks of another run; transfer: for other observations and actions

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from warpsac.config.loading import check_ranges
-from warpsac.config.schema import PolicyStep
+from warpsac.config.schema import AUTO, PolicyStep
 from warpsac.envs import modules
 from warpsac.envs.names import bring
 from warpsac.envs.registry import configure
@@ -29,7 +29,7 @@ def train(
     task: Any = None,
     *,
     env: Any = None,
-    num_envs: int | None = None,
+    num_envs: int | Literal["auto"] | None = None,
     variant: str | None = None,
     profile: str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -48,9 +48,15 @@ def train(
     if num_envs is not None:
         given["num_envs"] = num_envs
     name = bring(task if own is None else own)
-    config, reason = configure(name, variant=variant, profile=profile, env=given, **settings)
+    measured = given.get("num_envs") == AUTO and bool(given.pop("num_envs"))
+    config, *notes = configure(name, variant=variant, profile=profile, env=given, **settings)
     devices.use_compilation_cache()
-    return training.train(config, [reason], callbacks)
+    if measured:
+        from warpsac.training import env_count
+
+        config, why = env_count.settled(config)
+        notes.append(why)
+    return training.train(config, notes, callbacks)
 
 
 def resume(
