@@ -12,10 +12,13 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 TASK = "InvertedDoublePendulum-v5"
 STEPS = 1500  # the first 500 collect
 
@@ -37,8 +40,24 @@ def check_metadata() -> None:
     assert minor in (about.get_all("Classifier") or ()), minor
 
 
+def check_files() -> None:
+    """The sdist is the checkout; the wheel is the package and nothing else, small enough for an index."""
+    (sdist,), (wheel,) = ROOT.glob("dist/*.tar.gz"), ROOT.glob("dist/*.whl")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    missing = set(tracked.stdout.splitlines()) - held  # without git none
+    assert not missing, f"not in the sdist: {sorted(missing)}"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    folders = {name.partition("/")[0] for name in names}
+    assert folders == {"warpsac", f"warpsac-{metadata.version('warpsac')}.dist-info"}, folders
+    assert wheel.stat().st_size < 5e6, wheel.stat().st_size
+
+
 def main() -> int:
     check_metadata()
+    check_files()
     command = str(Path(sys.executable).with_name("warpsac"))
     hidden = ("PYTHONPATH", "WARPSAC_MENAGERIE", "WARPSAC_HUMANOIDBENCH")
     environment = {name: value for name, value in os.environ.items() if name not in hidden}

@@ -72,6 +72,29 @@ def test_what_is_made_of_it_goes_to_the_current_folder(
     assert (folder / "export/policy.onnx").exists()
 
 
+@pytest.mark.mujoco
+def test_a_video_that_fails_leaves_no_folder(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise UserError("no way to draw here")
+
+    monkeypatch.setattr(play_command.play, "record", fail)
+    assert "no way to draw here" in fails(capsys, "play", DEMO)
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.playground
+def test_where_a_simulator_in_jax_is_slow_another_way_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(play_command.play, "record", lambda *_: "25 steps")
+    monkeypatch.setattr(play_command.devices, "on_cpu", lambda: True)
+    assert cli.main(["play", "pretrained:G1JoystickFlatTerrain"]) == 0
+    instead = "in real time: warpsac sim2sim pretrained:G1JoystickFlatTerrain --viewer\n"
+    assert capsys.readouterr().out.splitlines(keepends=True)[0].endswith(instead)
+
+
 def test_an_unknown_name_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean pretrained:G1JoystickFlatTerrain?" in fails(capsys, "eval", "pretrained:G1JoystickFlatTerain")
     for words in (["eval"], ["play"], ["export"], ["sim2sim"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import re
@@ -12,6 +13,7 @@ from types import ModuleType
 import pytest
 
 import warpsac
+from warpsac.config.schema import Config
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted(ROOT.glob("docs/*.md"))
@@ -45,6 +47,12 @@ def test_blocks_are_those_that_the_site_fills(pages: ModuleType) -> None:
     assert "](images/g1-walk.webp)" in pages.introduction()
     assert pages.python().startswith("```python\nfrom warpsac import")
     assert "interrupted.\n" in pages.python()
+
+
+def test_marks_and_numbers_stay_together(pages: ModuleType) -> None:
+    source = ["1.0 ± 0.1<br>🟢 0.20"]
+    pages.read(None, "results", source)
+    assert source == ['1.0\u00a0±\u00a00.1<br><span class="green">●</span>\u00a00.20']
 
 
 @pytest.mark.parametrize(
@@ -131,3 +139,20 @@ def test_the_build_is_one_command(tmp_path: Path) -> None:
         ["make", "-n", "docs", f"VENV={tmp_path}/venv"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "/bin/python docs/site/make_site.py site\n" in done.stdout
+
+
+def test_the_table_of_settings_has_every_option(pages: ModuleType) -> None:
+    rows = pages.BLOCKS["settings"]().splitlines()
+    options = [re.match(r"\| `(?:--)?([\w.-]+)` \|", row) for row in rows if row.startswith("| `")]
+    expected = []
+    for field in dataclasses.fields(Config):
+        section = getattr(Config(), field.name)
+        inner = dataclasses.fields(section) if dataclasses.is_dataclass(section) else ()
+        expected += [f"{field.name}.{one.name}" for one in inner] or [pages.settings.SPELT.get(field.name, field.name)]
+    assert sorted(one[1] for one in options if one) == sorted(name.replace("_", "-").lstrip("-") for name in expected)
+    assert "| `--seeds` | `1` | One independent run for each seed, all trained in one program. |" in rows
+    tau = "Step of the target critic towards the critic, per update. (above 0 and at most 1)"
+    assert f"| `--learner.tau` | `0.01` | {tau} |" in rows
+    impl = "Physics engine: MJX or MuJoCo-Warp (Playground). (`auto`, `jax`, `warp`)"
+    assert f"| `--env.impl` | `auto` | {impl} |" in rows
+    assert any("`warpsac tasks --help`" in row for row in rows)  # what is code already stays as it is

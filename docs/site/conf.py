@@ -27,10 +27,16 @@ myst_links_external_new_tab = False
 # The reference: docstrings are plain English with `names` in backticks; fields come as the source has them.
 default_role = "code"
 autodoc_member_order = "bysource"
-autodoc_type_aliases = {  # a setting's type without its range
-    name: str(typing.get_args(kind)[0]).removeprefix("typing.").replace(" typing.", " ")
-    for name, kind in vars(schema).items()
-    if typing.get_origin(kind) is typing.Annotated
+
+
+def plain(kind: typing.Any) -> str:
+    """A setting's type without its range."""
+    bare = typing.get_args(kind)[0]
+    return bare.__name__ if isinstance(bare, type) else str(bare).replace("typing.", "")
+
+
+autodoc_type_aliases = {
+    name: plain(kind) for name, kind in vars(schema).items() if typing.get_origin(kind) is typing.Annotated
 }
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True

@@ -5,7 +5,7 @@
 - index.md is the navigation: a section of the sidebar for each of its sections, an entry for each link in its lists.
 - A link that shows a file's name, as in `[metrics.md](metrics.md)`, shows the title of its entry instead.
 - api.md is a list of names; each is replaced by what its docstrings say.
-- A number, its ± and its spread stay on one line.
+- A number, its ± and its spread stay on one line; the marks of the scoreboard are coloured dots.
 - What stands between `<!-- site: NAME -->` and `<!-- /site -->` is for the code host; the site has one of `BLOCKS`.
 """
 
@@ -18,6 +18,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import settings
+
 ROOT = Path(__file__).parents[2]
 REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]
 LINK = re.compile(r"(?<=\]\()(\.\./[^)#\s]+)(?=[)#])")
@@ -25,6 +27,7 @@ ENTRY = re.compile(r"^- \[([^\]]+)\]\(([\w-]+)\.md\)", re.MULTILINE)
 NAMED = re.compile(r"\[([\w-]+)\.md\](?=\(\1\.md[#)])")
 NAME = re.compile(r"^- \[`([\w.]+)`\]\([^)]+\)\n", re.MULTILINE)
 UNBROKEN = re.compile(r" ± |(?<=[🟢🟠🔴]) ")
+MARKS = {mark: f'<span class="{name}">●</span>' for mark, name in (("🟢", "green"), ("🟠", "amber"), ("🔴", "red"))}
 BLOCK = re.compile(r"<!-- site: (\w+) -->\n.*?<!-- /site -->\n", re.DOTALL)
 SHOWN = {".png", ".webp"}
 TAKEN_ALONG = {".py", ".ipynb"}
@@ -55,7 +58,7 @@ def report() -> str:
     return f"The report of these runs ({alone}; `warpsac report results/trained` makes it):\n\n{frame}\n"
 
 
-BLOCKS = {"introduction": introduction, "python": python, "report": report}
+BLOCKS = {"introduction": introduction, "python": python, "report": report, "settings": settings.tables}
 
 
 def outside(link: re.Match[str]) -> str:
@@ -100,7 +103,8 @@ def read(app: Any, page: str, source: list[str]) -> None:
         text += navigation(text)
     if page == "api":
         text = NAME.sub(reference, text)
-    source[0] = UNBROKEN.sub(lambda part: part.group().replace(" ", "\u00a0"), text)
+    text = UNBROKEN.sub(lambda part: part.group().replace(" ", "\u00a0"), text)
+    source[0] = re.sub("|".join(MARKS), lambda mark: MARKS[mark.group()], text)
 
 
 def without_filler(app: Any, kind: str, name: str, found: Any, options: Any, lines: list[str]) -> None:

@@ -47,7 +47,11 @@ if TYPE_CHECKING:
 USAGE = """\
 usage: warpsac COMMAND ...
 
-Soft actor-critic for robotics: train, evaluate, watch and export policies.
+Soft actor-critic for robotics: train, evaluate, watch and export policies. To begin, minutes on two CPU cores:
+
+  warpsac train InvertedDoublePendulum-v5 --profile demo
+
+Commands:
 
   train TASK [--help]     train a policy; --resume RUN resumes an interrupted run, or prolongs a finished one
   eval RUN                evaluate a trained policy

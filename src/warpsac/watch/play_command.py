@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from warpsac.config.schema import Count, EnvConfig, PolicyStep, Seed
+from warpsac.config.schema import PRETRAINED, Count, EnvConfig, PolicyStep, Seed
 from warpsac.envs import modules, registry
 from warpsac.errors import UserError
 from warpsac.runs import pretrained
@@ -85,12 +86,21 @@ def command(asked: PlayOptions) -> int:
         agent = load_policy(asked.run, asked.step, asked.arm)
         out = out if asked.step == "last" else out.with_name(f"policy-{agent.step}.mp4")
     if target.jax:
-        print("compiling the simulator ...", flush=True)
+        slow = asked.run.startswith(PRETRAINED) and devices.on_cpu()
+        instead = f" minutes without a GPU; in real time: warpsac sim2sim {asked.run} --viewer" if slow else ""
+        print(f"compiling the simulator ...{instead}", flush=True)
     if asked.viewer:
         play.watch(agent, target, asked.host, asked.port, asked.seed, env)
     else:
-        if asked.out is None:
-            out.parent.mkdir(exist_ok=True)  # of pretrained:NAME
+        made = asked.out is None and not out.parent.is_dir()  # of pretrained:NAME
+        if made:
+            out.parent.mkdir()
         out = Path(asked.out) if asked.out else out
-        print(f"video: {out} ({play.record(agent, target, out, asked.steps, asked.seed, env)})")
+        try:
+            print(f"video: {out} ({play.record(agent, target, out, asked.steps, asked.seed, env)})")
+        except BaseException:
+            if made:
+                with contextlib.suppress(OSError):  # the video is there, and only saying so failed
+                    out.parent.rmdir()
+            raise
     return 0
