@@ -280,8 +280,10 @@ def test_references_are_allowed(tmp_path: Path) -> None:
 
 
 def test_suites_that_do_not_exist(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"unknown suite 'mujcoo': a YAML file, or one of limited, abundant"):
+    with pytest.raises(UserError, match=r"unknown suite 'mujcoo': did you mean mujoco\?$"):
         load_suite(BenchOptions("mujcoo"))
+    with pytest.raises(UserError, match=r"unknown suite 'mine': a YAML file, or one of limited, abundant"):
+        load_suite(BenchOptions("mine"))
     with pytest.raises(UserError, match=r"none\.yaml: no such file"):
         load_suite(BenchOptions(str(tmp_path / "none.yaml")))
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")

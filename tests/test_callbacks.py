@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -194,11 +195,15 @@ def test_a_tracker_that_fails_is_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_told_of_an_end_that_nobody_wanted(tmp_path: Path, error: BaseException, reason: str) -> None:
-    listener, loop = Listener(), SimpleNamespace(step=7)
-    loop.callbacks = Callbacks([listener], new_runs(tmp_path), print)
+    said: list[str] = []
+    listener, loop = Listener(), SimpleNamespace(step=7, display=SimpleNamespace(message=said.append))
+    broken = type("Broken", (Callback,), {"on_end": lambda *_: 1 / 0})()
+    loop.callbacks = Callbacks([broken, listener], new_runs(tmp_path), print)
     with pytest.raises(type(error)), Loop.telling_callbacks(loop):  # type: ignore[arg-type]
         raise error
     assert listener.told == [("end", 1, 7, reason)]
+    (line,) = said  # what ends the run is raised, so this would be lost
+    assert line.startswith("callback Broken failed in on_end (ZeroDivisionError: division by zero, test_callbacks.py:")
 
 
 def test_a_view_has_facts_and_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +247,10 @@ def test_mistakes_are_told_before_anything_begins(tmp_path: Path, monkeypatch: p
     config = tiny(tmp_path / "out")
     with pytest.raises(UserError, match=r"^callbacks: Listener is a class: give an object of it, Listener\(\.\.\.\)$"):
         start.train(config, callbacks=[Listener])  # type: ignore[list-item]
+    misspelled = type("Mine", (Callback,), {"on_evaluate": lambda *_: None})()
+    line = "callbacks: Mine.on_evaluate would never be called; did you mean on_evaluation?"
+    with pytest.raises(UserError, match=re.escape(line)):
+        start.train(config, callbacks=[misspelled])
     with pytest.raises(UserError, match=r"^callbacks: 3 is not derived from warpsac\.runs\.callbacks\.Callback$"):
         start.train(config, callbacks=[3])  # type: ignore[list-item]
     deep = Listener()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from docstring_parser import parse_from_object
 
 import warpsac
 from runs import assert_same_run, rows_of, tiny
@@ -74,15 +77,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 2
-    assert main("--help") == 0
-    assert "check-env ID" in capsys.readouterr().out
-    assert main("--version") == 0
-    assert capsys.readouterr().out.startswith("warpsac ")
+    usage = capsys.readouterr().err
+    assert "check-env ID" in usage
+    for words in (["--help"], ["-h"], ["help"], ["help", "--help"]):
+        assert main(*words) == 0
+        assert capsys.readouterr().out == usage
+    for word in ("--version", "-V"):
+        assert main(word) == 0
+        assert capsys.readouterr().out.startswith("warpsac ")
+    assert main("help", "eval") == 0
+    assert capsys.readouterr().out.startswith("usage: warpsac eval ")
     for word, meant in (
         ("trian", "train"),
         ("evla", "eval"),
         ("check_env", "check-env"),
         ("resume", "train --resume RUN"),
+        ("version", "--version"),
     ):
         assert main(word) == 2
         assert f"unknown command '{word}'; did you mean `warpsac {meant}`?\n" in capsys.readouterr().err
@@ -104,6 +114,17 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert "(default: )" not in out
     if command == "tasks":  # only what finding or making a task may need
         assert set(re.findall(r"--env\.[a-z-]+", out)) == {"--env.menagerie", "--env.humanoidbench"}
+
+
+def test_a_help_text_is_one_line_of_the_source() -> None:
+    """tyro keeps a break within one, wherever the terminal folds the rest."""
+    modules = [(importlib.import_module(f"warpsac.{module}"), name) for module, name in cli.ELSEWHERE.values()]
+    kinds = [Config, cli.ResumeOptions, cli.CheckEnvOptions, *(getattr(module, name) for module, name in modules)]
+    while kinds:
+        kind = kinds.pop()
+        folded = [text.arg_name for text in parse_from_object(kind).params if "\n" in (text.description or "")]
+        assert folded == [], kind
+        kinds += [hint for hint in typing.get_type_hints(kind).values() if dataclasses.is_dataclass(hint)]
 
 
 def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +325,13 @@ def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert fails(capsys, "train", "HalfCheeta-v4").startswith("unknown task 'HalfCheeta-v4': did you mean HalfCheetah")
     assert fails(capsys, "train", "no_such_module:Robot-v0").startswith("task 'no_such_module:Robot-v0': cannot import")
     assert fails(capsys, "train").startswith("train needs a task first")
+    assert "a policy, not a task: `warpsac train TASK --init-from" in fails(capsys, "train", "pretrained:Any")
     assert fails(capsys, "check-env", "Hopper-v3").startswith("unknown task 'Hopper-v3': did you mean Hopper-v4")
+
+
+def test_options_that_are_no_settings_are_meant_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for word, meant in (("--callbacks", "--callback"), ("--modul", "--module"), ("--resum", "--resume")):
+        assert f"unknown option: {word}; did you mean {meant}?" in fails(capsys, "train", "probe-point", word, "x")
 
 
 def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ def track(runs: Sequence[run_folder.RunFolder], step: int, **extra: Any) -> None
     told = Callbacks([*trackers.trackers(runs[0].config)], runs, said.append)
     rows = [run.log(train_row(step, **extra)) for run in runs]
     told.tell("on_row", step, rows)
+    print("a frame of the display")
     told.tell("on_evaluation", step, [{"step": step, "kind": "eval", "eval/return": 10.0 * run.seed} for run in runs])
     told.end(step, "finished")
     for run in runs:
@@ -165,6 +166,8 @@ def test_wandb_offline_holds_every_row_and_continues_after_a_resume(
             metrics = [record.metric for record in records if record.HasField("metric")]
             assert any((metric.glob_name, metric.step_metric) == ("*", "step") for metric in metrics)
             assert any(record.HasField("exit") for record in records)  # it was closed
+            assert not any(record.HasField("output_raw") or record.HasField("output") for record in records)
+            assert not (file.parent / "files" / "output.log").exists()
 
 
 def records_of(file: Path) -> list[Any]:

@@ -22,6 +22,7 @@ from warpsac.config.provenance import installed
 from warpsac.config.resumable import CHANGEABLE
 from warpsac.config.schema import (
     AUTO,
+    PRETRAINED,
     CheckpointConfig,
     Config,
     Count,
@@ -108,6 +109,8 @@ ELSEWHERE = {
     "motion": ("envs.motion_convert", "MotionOptions"),
 }
 COMMANDS = ("train", *ELSEWHERE, "check-env")
+# Options of train that are no settings.
+APART = ("--resume", "--config", "--module", "--path", "--callback", *(f"--{name}" for name in supervise.OPTIONS))
 LONGEST_LINE = 4000  # characters of an error: the paths of many seeds fit in
 
 
@@ -116,15 +119,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal n)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     print_anything()
+    if words[:1] == ["help"] and words[1:2] not in ([], ["-h"], ["--help"]):
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(USAGE, end="")
+        print(USAGE, end="", file=sys.stdout if words else sys.stderr)
         return 0 if words else 2
-    if words[0] == "--version":
+    if words[0] in ("--version", "-V"):
         print(installed())
         return 0
     if words[0] not in COMMANDS:
         unknown = printable(shortened(words[0]))
-        near = ["train --resume RUN"] if words[0] == "resume" else difflib.get_close_matches(words[0], COMMANDS, 1)
+        known = {"resume": ["train --resume RUN"], "version": ["--version"]}
+        near = known.get(words[0]) or difflib.get_close_matches(words[0], COMMANDS, 1)
         meant = f"; did you mean `warpsac {near[0]}`?" if near else f"; commands: {', '.join(COMMANDS)}"
         print(f"warpsac: unknown command '{unknown}'{meant}", file=sys.stderr)
         return 2
@@ -309,6 +315,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     if task is None and not {"-h", "--help"} & set(words):
         raise UserError("train needs a task first: `warpsac train HalfCheetah-v4`; `warpsac tasks` lists them")
     options = words[1:] if task else words
+    if task and task.startswith(PRETRAINED):
+        raise UserError(f"{task}: a policy, not a task: `warpsac train TASK --init-from {task}` starts from it")
     if task and ":" in task:
         modules.use([task])
     elif task and named and find(task) is None:
@@ -324,7 +332,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     name = task or Config.task
     task_config = registry.task_config_of(name, simulator, changes)
     config, reason = registry.defaults_of(name, count, variant, profile, algo, simulator, task_config)
-    config = parse(Config, options, f"warpsac train {task or 'TASK'}", default=config, description=TRAIN_HELP)
+    command = f"warpsac train {task or 'TASK'}"
+    config = parse(Config, options, command, beside=APART, default=config, description=TRAIN_HELP)
     return validate(config), reason
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import shlex
 import sys
 import time
@@ -126,7 +127,9 @@ def load_suite(asked: BenchOptions) -> Suite:
     elif asked.suite.endswith((".yaml", ".yml")) or Path(asked.suite).is_file():
         name, grids = read_suite(Path(asked.suite))
     else:
-        raise UserError(f"unknown suite '{asked.suite}': a YAML file, or one of {', '.join(BUILT_IN)}")
+        near = difflib.get_close_matches(asked.suite, BUILT_IN, 1)
+        hint = f"did you mean {near[0]}?" if near else f"a YAML file, or one of {', '.join(BUILT_IN)}"
+        raise UserError(f"unknown suite '{asked.suite}': {hint}")
     grids = narrowed(grids, asked.tasks, asked.variants, asked.seeds, parse_settings(asked.set))
     if asked.trials is not None:
         if not any(grid.search for grid in grids):

@@ -15,7 +15,7 @@ import json
 import os
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
@@ -245,16 +245,25 @@ def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
 # --- the command line
 
 
-def parse(options: type[Options], words: list[str], command: str, *, foreign: str = "", **more: Any) -> Options:
+def parse(
+    options: type[Options],
+    words: list[str],
+    command: str,
+    *,
+    foreign: str = "",
+    beside: Sequence[str] = (),
+    **more: Any,
+) -> Options:
     """An object of type `options` from the words after the command; --help prints and ends the program.
 
     `foreign`: why words that are no options of the command are refused, where a suggestion would not help.
+    `beside`: options that were taken out of the words already, which may have been meant too.
     """
 
     def refuse(event: Any) -> None:
         if foreign and type(event).__name__ == "UnrecognizedArgs":
             raise UserError(f"{' '.join(event.tokens)}: {foreign}")
-        if line := _mistake(event, options):
+        if line := _mistake(event, [*_names(options), *beside]):
             raise UserError(f"{line} (see {command} --help)")
 
     with on_parse_error(refuse):
@@ -263,7 +272,7 @@ def parse(options: type[Options], words: list[str], command: str, *, foreign: st
     return parsed
 
 
-def _mistake(event: Any, options: type) -> str | None:
+def _mistake(event: Any, options: list[str]) -> str | None:
     """An error event of tyro as one line; None for an unknown kind of event, which tyro then prints itself."""
     argument: Any = getattr(event, "argument", None)
     name = argument.display_name().split("/")[-1] if argument else event.prog
@@ -272,7 +281,7 @@ def _mistake(event: Any, options: type) -> str | None:
             unknown = next((word.partition("=")[0] for word in event.tokens if word.startswith("-")), None)
             if unknown is None:
                 return f"unexpected argument: {event.tokens[0]}"
-            meant = _closest(unknown.replace("_", "-"), list(_names(options)))
+            meant = _closest(unknown.replace("_", "-"), options)
             return f"unknown option: {unknown}" + (f"; did you mean {meant}?" if meant else "")
         case "MissingArgs":
             missing = [entry.arg for entry in event.missing_arguments]

@@ -207,8 +207,7 @@ class LearnerConfig:
 @dataclass(frozen=True)
 class AutoConfig:
     arms: tuple[str, ...] = ()
-    """The learners of --variant auto, the default one first: variants, with changes after commas as in
-    warpsac-a,pessimism=0.5 (projection=on|off, critics, pessimism, decay_steps)."""
+    """Learners of --variant auto, default first: warpsac-a,pessimism=0.5 (also projection, critics, decay_steps)."""
     floor: Share = 0.15
     """Smallest share of the environments (with few of them: of the episodes) in which an arm acts."""
     patience: PositiveFraction = 0.1
@@ -294,8 +293,7 @@ class Config:
     algo: Algo = "sac"
     """sac: soft actor-critic as in --variant, with --replay.* and --learner.*; ppo: the on-policy baseline, --ppo.*."""
     variant: str = "warpsac-l"
-    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off or flashsac; auto: several at once,
-    their returns decide (--auto.*); with --algo ppo: ppo."""
+    """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off, flashsac; auto: returns decide."""
     profile: str = "cpu"
     """Sets the sizes of a run: cpu, demo, playground, mjlab, maniskill, isaaclab, sim2real or tracking (of motions)."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
@@ -319,8 +317,7 @@ class Config:
     updates_per_step: Size = 1
     """Learner updates for each interaction (one step of all environments); cpu, demo: one for each environment."""
     devices: Devices = 1
-    """Accelerators of this machine that a run is spread over: its environments (simulators in JAX) or its seeds
-    (simulators on the host); the recipe stays the same."""
+    """Accelerators to spread environments (simulators in JAX) or seeds (on the host) over; the same recipe."""
     envs_per_device: bool = False
     """With several devices and a simulator in JAX: env.num_envs is the number on each of them."""
     overlap: bool = True

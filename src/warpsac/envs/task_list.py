@@ -47,8 +47,7 @@ class TasksOptions:
     """List the benchmark tasks with their sizes, regime and scores, or try those that can run here."""
 
     simulator: str | None = None
-    """Only tasks of this simulator, with all that is in its registry besides the benchmark's: mujoco, gymnasium, dmc,
-    myosuite, humanoidbench, playground, mjlab, maniskill, isaaclab, sim2real."""
+    """All of mujoco, gymnasium, dmc, myosuite, humanoidbench, playground, mjlab, maniskill, isaaclab or sim2real."""
     module: tuple[str, ...] = ()
     """Modules to import first, that register tasks."""
     config: str | None = None

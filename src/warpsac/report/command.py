@@ -38,8 +38,7 @@ class ReportOptions:
     published: bool = False
     """Report on the published curves of the benchmark tasks instead of runs."""
     scoreboard: bool = False
-    """Instead of a page: compare the runs with the published curves of all benchmark tasks. Writes scoreboard.md and
-    scoreboard.csv; with --out FILE.md, the table between the two marks in that file."""
+    """All benchmark tasks next to published results: scoreboard.md and .csv; or between the marks in --out FILE.md."""
     json: bool = False
     """Print the aggregates, or the rows of the scoreboard, as JSON instead of lines."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
 import os
 import sys
 import traceback
@@ -41,6 +42,9 @@ class Callback:
 
     def on_end(self, run: RunView, reason: str) -> None:
         """Training is over, once: finished, stopped or failed. No hook is called after it."""
+
+
+HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class Tracker(Callback):
@@ -150,6 +154,10 @@ def require_callbacks(callbacks: Sequence[Any]) -> None:
             raise UserError(f"callbacks: {one.__name__} is a class: give an object of it, {one.__name__}(...)")
         if not isinstance(one, Callback):
             raise UserError(f"callbacks: {one!r} is not derived from warpsac.runs.callbacks.Callback")
+        for name in (name for name in dir(one) if name.startswith("on_") and name not in HOOKS):
+            near = difflib.get_close_matches(name, HOOKS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(HOOKS)}"
+            raise UserError(f"callbacks: {name_of(one)}.{name} would never be called; {hint}")
 
 
 def load(name: str) -> Callback:

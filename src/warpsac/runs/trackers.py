@@ -95,6 +95,7 @@ def _wandb_run(run: RunView) -> Any:
         project=run.config.log.wandb_project, name=run.folder.name,
         id=re.sub(r"\W+", "-", f"{run.folder.name}-{begun}"),
         dir=str(run.folder), config=dataclasses.asdict(run.config), resume="allow", reinit="create_new",
+        settings=wandb.Settings(console="off"),  # or every frame of the display would be kept and sent
     )  # fmt: skip
     opened.define_metric("*", step_metric="step")
     return opened

@@ -311,7 +311,10 @@ class Loop:
             reason = "stopped at once"
             if isinstance(error, (Exception, SystemExit)):
                 reason = str(error) if isinstance(error, TrainingStopped) else in_a_line(error)
+            known = self.callbacks.failure
             self.callbacks.end(self.step, reason)
+            if self.callbacks.failure != known:  # one more thing that failed, besides what ends the run
+                self.display.message(str(self.callbacks.failure))
             raise
 
     def _require_no_failed_callback(self, outcome: Outcome) -> None:
