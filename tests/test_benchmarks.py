@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from common import as_command
 from runs import tiny
+from warpsac.envs import published
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -77,6 +79,32 @@ def test_an_interaction_within_one_program(capsys: pytest.CaptureFixture[str]) -
     assert min(row["env_step_ms"], row["iteration_ms"], row["start_s"]) > 0
 
 
+def test_auto_on_published_curves(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two arms it follows the one that is published far above the other, be it the default or not."""
+    module = load("auto_choice")
+    runs = np.full((4, 10), 9.0)
+    runs[0, 2] = 1  # at 30 %
+    runs[1, 3] = 6.2
+    runs[2, 9] = 6.4
+    runs[3] = -np.arange(10)
+    assert module.collapsed(runs).tolist() == [False, True, False, False]
+    arms = ("warpsac-a", "warpsac-norm-off")
+    task = published.curves("Mjlab-Velocity-Rough-Unitree-G1")[arms[0]].task
+    drawn = module.draw(task, arms, 4000, 11)
+    for k, arm in enumerate(arms):
+        curve = published.curves(task.name)[arm]
+        span = task.normalize_score - task.random_score
+        np.testing.assert_allclose(drawn.scores[:, k, 1:].mean(0), (curve.mean - task.random_score) / span, atol=0.01)
+        np.testing.assert_allclose(drawn.scores[:, k, 1:].std(0), curve.std / span, rtol=0.05)
+    for name, better in ((task.name, arms[1]), ("UnitreeG1TransportBox-v1", arms[0])):
+        module.main(["--json", "--runs", "4", "--arms", *arms, "--tasks", name])
+        row = json.loads(capsys.readouterr().out)
+        assert row["tasks"] == 1
+        assert row["scores"]["auto"][-1] == row["scores"][better][-1] == row["scores"]["best in hindsight"][-1]
+        assert row["share_of_default"] > 0.6 if better == arms[0] else row["share_of_default"] < 0.4
+        assert row["behind"] == {}
+
+
 @pytest.mark.parametrize(
     ("name", "words", "line"),
     [
@@ -86,6 +114,7 @@ def test_an_interaction_within_one_program(capsys: pytest.CaptureFixture[str]) -
         ("export", "--policy nope.onnx", "nope.onnx: no such file"),
         ("report", "--rows 50", "--evaluations 100: must be at most the 50 rows"),
         ("curves", "nope --out here", "nope: no such folder"),
+        ("auto_choice", "--tasks nope", "none of these tasks of the regime 'abundant' has published curves of"),
     ],
 )
 def test_a_mistake_is_told_in_a_line(
