@@ -405,6 +405,39 @@ def test_the_further_seeds_of_humanoid_walk_are_what_was_measured():
     assert "at 200 k is {}, that of the 12 alone {}, the published one {}.".format(*means) in PROSE
 
 
+def test_what_the_choice_of_auto_is_worth_is_the_file_that_was_computed():
+    text = (ROOT / "docs/variants.md").read_text()
+    prose = " ".join(text.split())
+    found = {one["command"].partition(" --json")[2]: one["rows"][0] for one in measurements("auto-choice")}
+    ways = {"each task's best at the end": "best in hindsight", "the choice at 20 %, kept": "leader at 20%"}
+    ways["the choice at 40 %, kept"] = "leader at 40%"
+    table = re.findall(r"^\| (.*?)\| ([^|]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| \**([\d.]+)\** \| ([\d.]+) % \|$",
+                       text, re.M)  # fmt: skip
+    assert len(table) == 7 + 4
+    row = {}
+    for first, name, *shown in table:
+        if first.strip():
+            regime, tasks = re.match(r"(\w+), (\d+) tasks", first).groups()  # type: ignore[union-attr]
+            row = found["" if regime == "abundant" else f" --regime {regime}"]
+            assert row["tasks"] == int(tasks)
+        words = name.split("`")
+        way = words[1] if len(words) > 1 else ways[name]
+        scores = dict(zip(row["at"], row["scores"][way], strict=True))
+        assert shown[:4] == [f"{scores[at]:.3f}" for at in (0.2, 0.4, 0.6, 1.0)], way
+        assert shown[4] == f"{100 * row['collapses'][way]:.1f}", way
+
+    def loss(changed: str, regime: str = "") -> str:
+        return f"{abs(found[regime]['scores']['auto'][-1] - found[changed]['scores']['auto'][-1]):.3f}"
+
+    limited = " --regime limited"
+    assert f"(`--noise 1.0`) cost {loss(' --noise 1.0')} and {loss(limited + ' --noise 1.0', limited)}," in prose
+    assert loss(" --patience 0.4") == "0.004" >= max(loss(f" --{x}") for x in ("patience 0.05", "floor 0.05"))
+    assert f"`flashsac`, would add {loss(' --arms warpsac-a warpsac-norm-off warpsac-l flashsac')}," in prose
+    behind = {**found[""]["behind"], **found[limited]["behind"]}
+    assert "one of the 65 tasks ({}, {})".format(*next(iter(behind.items()))) in prose
+    assert len(behind) == 1
+
+
 def test_every_kept_policy_acts_and_is_in_the_docs_with_a_picture():
     measured = {one["run"]: one["rows"] for one in measurements("kept-policies-cpu")}
     kept = {folder.parent.name for folder in (ROOT / "results/trained").glob("*/checkpoints")}
