@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 import types
 from dataclasses import replace
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ import pytest
 from warpsac.cli import main
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, task_list
-from warpsac.envs.tasks import SUITES, Task, find, suite_names
+from warpsac.envs.tasks import SUITES, Task, find, how_to_install, suite_names
 from warpsac.envs.torch import unitree_package
 from warpsac.errors import UserError
 
@@ -66,7 +67,23 @@ def test_a_missing_family_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> N
     hidden = {"dm_control"}
     monkeypatch.setattr(task_list, "find_spec", lambda name: None if name in hidden else find_spec(name))
     (result,) = task_list.check([known("dog-run"), known("dog-walk")])
-    assert (result.task, result.level, result.text) == ("dmc, 2 tasks", "missing", "pip install 'warpsac[dmc]'")
+    assert (result.task, result.level, result.text) == ("dmc, 2 tasks", "missing", how_to_install("dmc"))
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_no_extra_is_named_that_installs_nothing(python: str) -> None:
+    """Where the markers of pyproject.toml leave a family's packages out, another way is named."""
+    requirements = pytest.importorskip("packaging.requirements")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    version = tuple(map(int, python.split(".")))
+    for extra, texts in project["optional-dependencies"].items():
+        parsed = list(map(requirements.Requirement, texts))
+        parsed += [requirements.Requirement(text) for one in parsed for of in one.extras if one.name == "warpsac"
+                   for text in project["optional-dependencies"][of]]  # fmt: skip
+        empty = any(one.marker and not one.marker.evaluate({"python_version": python}) for one in parsed)
+        said = how_to_install(extra, version)
+        assert said.startswith(f"no release for Python {python}: use Python 3") == empty, said
+        assert (said == f"pip install 'warpsac[{extra}]'") != empty, said
 
 
 def test_playground_needs_meshes_and_does_not_fetch_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +112,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
             "task": "maniskill, 1 task",
             "family": "maniskill",
             "level": "missing",
-            "text": "pip install 'warpsac[maniskill]'",
+            "text": how_to_install("maniskill"),
         },
     ]
 
@@ -140,7 +157,7 @@ def test_a_missing_simulator_names_the_extra(
     monkeypatch.setitem(sys.modules, module, None)  # type: ignore[arg-type]
     with pytest.raises(UserError) as caught:
         registry.make(name, 1)
-    line = f"needs the {extra} simulator ({module} is missing): pip install 'warpsac[{extra}]'"
+    line = f"needs the {extra} simulator ({module} is missing): {how_to_install(extra)}"
     assert str(caught.value) == f"{name}: {line}"
 
 
@@ -159,6 +176,6 @@ def test_training_without_torch_names_the_extra(
     words = ["--env.num-envs", "1", "--eval.num-envs", "1", "--out", str(tmp_path)]
     for algo in ("sac", "ppo"):
         assert main(["train", name, "--algo", algo, *words]) == 2
-        line = f"needs the {extra} simulator (torch is missing): pip install 'warpsac[{extra}]'"
+        line = f"needs the {extra} simulator (torch is missing): {how_to_install(extra)}"
         assert capsys.readouterr().err == f"warpsac: {name}: {line}\n"
     assert list(tmp_path.iterdir()) == []

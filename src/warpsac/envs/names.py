@@ -20,7 +20,17 @@ from typing import Any
 
 from warpsac.config.schema import ABUNDANT_ENVS
 from warpsac.envs import modules
-from warpsac.envs.tasks import EXTRAS, SUITES, Regime, Task, find, find_in_suites, suggestions, suite_names
+from warpsac.envs.tasks import (
+    EXTRAS,
+    SUITES,
+    Regime,
+    Task,
+    find,
+    find_in_suites,
+    how_to_install,
+    suggestions,
+    suite_names,
+)
 from warpsac.errors import ConfigError, UserError, in_a_line
 
 # family -> module with `make(target, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`
@@ -282,7 +292,7 @@ def not_installed(family: str, error: BaseException) -> str | None:
         return None
     missing = error.name or str(error)
     extra = EXTRAS.get(family) or EXTRAS.get(missing)
-    return extra and f"needs the {extra} simulator ({missing} is missing): pip install 'warpsac[{extra}]'"
+    return extra and f"needs the {extra} simulator ({missing} is missing): {how_to_install(extra)}"
 
 
 def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[str, Any] | None, made: bool) -> Target:

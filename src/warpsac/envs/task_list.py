@@ -20,7 +20,7 @@ import numpy as np
 from warpsac.config.profiles import default_variant
 from warpsac.config.schema import EnvConfig
 from warpsac.envs import contract, modules, names, overrides, published, registry
-from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, suite_names
+from warpsac.envs.tasks import EXTRAS, SUITES, Task, all_tasks, how_to_install, suite_names
 from warpsac.envs.torch import unitree_package
 from warpsac.errors import ConfigError, TrainingStopped, UserError, counted, in_a_line
 
@@ -139,7 +139,7 @@ def _registered(family: str) -> list[str]:
 def obstacle(family: str, config: EnvConfig, thorough: bool = False) -> str | None:
     """Why a family cannot run here, with the way out; None if it can. `thorough` may import the simulator."""
     if family in EXTRAS and find_spec(PACKAGES.get(family, family)) is None:
-        return f"pip install 'warpsac[{EXTRAS[family]}]'"
+        return how_to_install(EXTRAS[family])
     if family == "sim2real" and (missing_package := unitree_package.missing()):
         return missing_package
     if family in (*registry.JAX_FAMILIES, *registry.TORCH_FAMILIES) and not thorough:

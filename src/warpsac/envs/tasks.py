@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -15,11 +16,27 @@ Regime = Literal["limited", "abundant"]
 # Families in the order they are listed, with the extra to install.
 _FAMILIES = "mujoco dmc myosuite humanoidbench playground mjlab maniskill isaaclab sim2real"
 EXTRAS = {family: family for family in _FAMILIES.split()}
+# Extras that install nothing on some Pythons (their markers in pyproject.toml): the first and last that they are for.
+_BY_HAND = "use Python 3.11 or 3.12, or install dm_control without labmaze: docs/simulators.md says how"
+_PYTHONS = {
+    "dmc": ((3, 11), (3, 12), _BY_HAND),
+    "humanoidbench": ((3, 11), (3, 12), _BY_HAND),
+    "maniskill": ((3, 11), (3, 12), "use Python 3.11 or 3.12"),
+    "isaaclab": ((3, 12), (3, 12), "use Python 3.12"),
+}
 
 # Families with tasks outside the benchmark, and the regime of those.
 SUITES: dict[str, Regime] = {
     "dmc": "limited", "myosuite": "limited", "humanoidbench": "limited", "playground": "abundant"
 }  # fmt: skip
+
+
+def how_to_install(extra: str, python: tuple[int, int] = sys.version_info[:2]) -> str:
+    """The command that installs a family's packages, or what else to do on a Python that has none of them."""
+    first, last, instead = _PYTHONS.get(extra, (python, python, ""))
+    if first <= python <= last:
+        return f"pip install 'warpsac[{extra}]'"
+    return f"no release for Python {python[0]}.{python[1]}: {instead}"
 
 
 @dataclass(frozen=True)
