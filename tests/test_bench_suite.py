@@ -308,7 +308,8 @@ def test_settings_on_the_command_line_that_a_cell_refuses(tmp_path: Path) -> Non
     for suite, word, message in (
         (str(mixed), "learner.gamma=0.9",
          "--set: learner.gamma = 0.9: has no effect with algo ppo: leave it out (variant ppo)"),
-        ("dmc", "learner.blokcs=1", "--set: unknown setting learner.blokcs: this version has no such field"),
+        ("dmc", "learner.blokcs=1",
+         "--set: unknown setting learner.blokcs: this version has no such field; did you mean learner.blocks?"),
         ("dmc", "algo=ppo", "--set: algo cannot be set for the cells of a suite: choose it by variant, as "
          "variants: [ppo] or --variants ppo"),
     ):  # fmt: skip

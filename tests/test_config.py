@@ -391,7 +391,11 @@ def damaged(path: str, value: Any) -> str:
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("learner.taus", 0.5, "c.json: unknown setting learner.taus: this version has no such field"),
+        (
+            "learner.taus",
+            0.5,
+            "c.json: unknown setting learner.taus: this version has no such field; did you mean learner.tau?",
+        ),
         ("extra", 1, "c.json: unknown setting extra: this version has no such field"),
         ("total_steps", "many", "total_steps = 'many': must be of type int (in c.json)"),
         ("total_steps", 1.5, "total_steps = 1.5: must be of type int (in c.json)"),
@@ -441,8 +445,14 @@ def test_override_replaces_what_it_names() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 3}, "settings: unknown setting batch_size: this version has no such field"),
-        ({"replay": {"batch": 3}}, "settings: unknown setting replay.batch: this version has no such field"),
+        (
+            {"batch_size": 3},
+            "settings: unknown setting batch_size: this version has no such field; did you mean replay.batch_size?",
+        ),
+        (
+            {"replay": {"batch": 3}},
+            "settings: unknown setting replay.batch: this version has no such field; did you mean replay.batch_size?",
+        ),
         ({"replay": 3}, "settings: replay must be a mapping"),
         ({"replay": {"batch_size": 0}}, "replay.batch_size = 0: must be at least 1"),
         ({"replay": {"batch_size": "64"}}, "replay.batch_size = '64': must be of type int (in settings)"),

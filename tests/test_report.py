@@ -18,6 +18,7 @@ from warpsac import cli
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.provenance import own_version
 from warpsac.report import tables
+from warpsac.report.command import summary_lines
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.page import COLOURS, colours, render
 from warpsac.report.runs import collect
@@ -286,8 +287,18 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     assert '>return</th><th scope="col" title="at the last evaluation">success %</th>' in card
     assert 'data-sort="75.0"' in card
     assert "The only curve has fewer than three seeds" in text
+    assert summary_lines(study_of(tmp_path)) == [
+        "runs: 2 finished", "my_pkg:Task-v0, warpsac-l: return 2.0 ± 0.0 over 2 seeds at the last evaluation"
+    ]  # fmt: skip
+    write_run(tmp_path, "my_pkg:Task-v0", "flashsac", 1, [(0, 1.0, 1.0), (1_000_000, 19.25, 9.0)])
+    text = render(study_of(tmp_path), "x")
+    assert "Variant against variant" not in text  # without scores there are no means to compare
+    assert "<h2>Results</h2>" not in text
+    assert "my_pkg:Task-v0, flashsac: return 19.2 at the last evaluation" in summary_lines(study_of(tmp_path))
     write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
-    assert "Variant against variant" in render(study_of(tmp_path), "x")
+    text = render(study_of(tmp_path), "x")
+    assert "Variant against variant" in text
+    assert "<h2>Results</h2>" in text
 
 
 def test_missing_runs_are_in_the_table(two_tasks: Path) -> None:
@@ -330,6 +341,10 @@ def test_a_short_label_shows_first_what_tells_runs_apart() -> None:
     assert short_labels([first, second]) == [
         "warpsac-l s0=1 s1=1 s2=1 tau=0.1 and 2 more", "warpsac-l s0=1 s1=1 s2=1 tau=0.2 and 2 more",
     ]  # fmt: skip
+    tries = [Group("warpsac-l", (*shared, ("name", name))) for name in ("one", "two")]  # besides runs on another task
+    assert short_labels([Group("warpsac-l"), *tries])[1:] == [
+        f"warpsac-l s0=1 s1=1 s2=1 name={name} and 2 more" for name in ("one", "two")
+    ]
     long = [Group("warpsac-a", (("env.motion", start + "x" * 30),)) for start in "ab"]
     assert short_labels(long[:1]) == [f"warpsac-a motion=…{'x' * 23}"]
     assert short_labels(long) == [group.label for group in long]

@@ -211,7 +211,9 @@ def _merged(base: Any, changes: Any, where: str, path: str = "") -> Any:
     values = {}
     for name, value in changes.items():
         if name not in hints:
-            raise UserError(f"{where}: unknown setting {path}{name}: this version has no such field")
+            meant = _closest(f"--{path}{name}".replace("_", "-"), list(_names(Config)))
+            hint = f"; did you mean {meant.lstrip('-').replace('-', '_')}?" if meant else ""
+            raise UserError(f"{where}: unknown setting {path}{name}: this version has no such field{hint}")
         if dataclasses.is_dataclass(hints[name]):
             values[name] = _merged(getattr(base, name), value, where, f"{path}{name}.")
         else:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,8 @@ from rich.console import Console
 
 from warpsac.errors import UserError, counted, printable, shortened
 from warpsac.report import missing, page, runs, scoreboard, tables, trials
-from warpsac.report.aggregate import Estimate
+from warpsac.report.aggregate import Estimate, mean_and_spread
+from warpsac.report.groups import short_labels
 from warpsac.report.numerals import plain
 from warpsac.report.study import METRICS, Study, make_study
 from warpsac.runs.bench_plan import Planned
@@ -162,7 +164,25 @@ def summary_lines(study: Study) -> list[str]:
             values = ", ".join(f"{study.label(row.group)} {plain(row.mean.value, '.3f')}" for row in comparison.rows)
             tasks = counted(len(comparison.tasks), "task")
             lines.append(f"{scope.name}: score-step AUC over {tasks}: {values}")
-    return lines
+    return lines + ([] if study.searches else _own(study))
+
+
+def _own(study: Study) -> list[str]:
+    """What was reached on tasks that have no scores."""
+    short = dict(zip(study.groups, short_labels([group.without(study.common) for group in study.groups]), strict=True))
+    lines = [
+        f"{task.scale.task}, {short[group]}: return {_final(found)} at the last evaluation"
+        for task in study.tasks
+        for group, found in task.finished.items()
+        if not task.scale.bounds
+    ]
+    more = len(lines) - MOST_LINES
+    return lines if more <= 0 else [*lines[:MOST_LINES], f"{more} more of these, all of them on the page"]
+
+
+def _final(found: Sequence[runs.Run]) -> str:
+    mean, std = mean_and_spread(np.array([run.raw[-1] for run in found]))
+    return plain(mean, ",.1f") + ("" if std is None else f" ± {plain(std, ',.1f')} over {len(found)} seeds")
 
 
 def _scoreboard(found: list[runs.Run], out: Path, asked: ReportOptions) -> int:

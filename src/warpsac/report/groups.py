@@ -171,9 +171,8 @@ def short_labels(groups: Sequence[Group]) -> list[str]:
 
 def _short_label(group: Group, groups: Sequence[Group]) -> str:
     alike = [other for other in groups if other.variant == group.variant]
-    shared = [change for change in group.changes if all(change in other.changes for other in alike)]
-    telling = [change for change in group.changes if change not in shared]
-    shown = [*telling, *shared][:SHORT]
+    # What fewest others have tells most.
+    shown = sorted(group.changes, key=lambda change: sum(change in other.changes for other in alike))[:SHORT]
     left_out = len(group.changes) - len(shown)
     words = [_short_setting(*change) for change in group.changes if change in shown]
     return " ".join([group.variant, *words, *([f"and {left_out} more"] if left_out else [])])

@@ -84,7 +84,11 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         study=study,
         is_published=is_published,
         labels=labels,
-        in_full=[labels[group] for group in study.groups if group.without(study.common).is_long],
+        in_full=[
+            label
+            for group in study.groups
+            if (label := labels[group])["short"] != label["name"] and group.without(study.common).is_long
+        ],
         training_seconds=_training_seconds(study.runs),
         cautions=_cautions(study),
         published_variants=[] if is_published else [variant for variant in COLOURS if variant in known],
@@ -95,6 +99,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         most_shown=trials.MOST_SHOWN,
         most_listed=trials.MOST_LISTED,
         panels=_panels(study, labels),
+        has_scores=any(task.scale.bounds for task in study.tasks),
         overall=_scope(study, labels, len(study.scopes) - 1) if study.scopes else None,
         families=[_family(study, labels, numbers, family) for family in families],
         provenance=_provenance(study),
