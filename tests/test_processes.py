@@ -23,10 +23,10 @@ import numpy as np
 import pytest
 
 import conftest  # noqa: F401  (the environment that processes inherit, also without pytest)
-from runs import assert_same_run, assert_same_state, state_of
+from runs import assert_same_run, assert_same_state, state_of, tiny
 from warpsac.errors import UserError
 from warpsac.runs import checkpoint, rowfiles, run_folder
-from warpsac.training import start, supervise
+from warpsac.training import processes, start, supervise
 from warpsac.training.supervise import Asked
 
 SETTINGS = shlex.split("""
@@ -138,6 +138,7 @@ def test_stopped_and_killed_and_resumed_is_the_same_run(
     assert time.monotonic() - killed < 60 + 30  # a minute is the promise; the machine may be busy
     assert ended[1].code == 137
     assert "this process was ended by SIGKILL" in ended[1].output.splitlines()[-1]
+    assert "stack trace" not in ended[0].output
     assert ended[0].code == 1
     last = ended[0].output.splitlines()[-1]
     assert "another process of the run is gone" in last
@@ -211,6 +212,7 @@ def test_different_settings_are_refused(tmp_path: Path) -> None:
         ({"coordinator": "a:1", "process": "0", "processes": "0"}, "--processes 0: must be at least 1"),
         ({"coordinator": "a", "process": "0", "processes": "2"}, "--coordinator a: must be HOST:PORT"),
         ({"coordinator": "a:99999", "process": "0", "processes": "2"}, "must be HOST:PORT"),
+        ({"coordinator": "a:1", "process": "0", "processes": "2", "connect-timeout": "0"}, "at least 1 second"),
     ],
 )
 def test_bad_options(given: dict[str, str], said: str) -> None:
@@ -229,23 +231,94 @@ def test_what_is_asked_for() -> None:
     assert supervise.asked_of(named, {"OMPI_COMM_WORLD_SIZE": "4"}) == Asked("[::1]:99", 1, 2, 5)
 
 
-def test_nobody_at_the_coordinator(tmp_path: Path) -> None:
-    words = [
-        "--coordinator",
-        f"localhost:{free_port()}",
-        "--process",
-        "1",
-        "--processes",
-        "2",
-        "--connect-timeout",
-        "1",
-    ]
-    command = [sys.executable, "-m", "warpsac", "train", *SETTINGS, "--out", str(tmp_path), *words]
+@pytest.mark.parametrize(
+    ("process", "said"),
+    [("0", "did not come together within 1 seconds: not all were started with --coordinator"),
+     ("1", "process 0 does not answer there")],
+)  # fmt: skip
+def test_alone(tmp_path: Path, process: str, said: str) -> None:
+    named = ["--coordinator", f"localhost:{free_port()}", "--processes", "2", "--connect-timeout", "1"]
+    words = ["train", *SETTINGS, "--out", str(tmp_path), *named, "--process", process]
+    command = [sys.executable, "-m", "warpsac", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LONGEST)
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert "process 0 does not answer there" in line
+    (line,) = done.stderr.splitlines()  # nothing of what JAX writes before it aborts
+    assert said in line
     assert "within 1 seconds" in line
+    assert done.stdout.splitlines() == ["waiting for all 2 processes, up to 1 seconds"][: process == "0"]
+
+
+def test_more_processes_were_named_than_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(Path())
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "gather", lambda text: [text, "3" + text[1:]])
+    with pytest.raises(UserError, match="--processes 3 in process 1, and 2 came together: give all the same"):
+        processes.require_same(config)
+
+
+@pytest.mark.parametrize(
+    ("environment", "here", "taken"),
+    [
+        ({}, 8, None),  # not by a launcher that JAX knows
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 0, []),
+        ({"OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, 2, [1]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "1", "SLURM_LOCALID": "3"}, 8, [3]),
+        # Each sees its own.
+        ({"SLURM_STEP_TASKS_PER_NODE": "8(x2)", "SLURM_NODEID": "1", "SLURM_LOCALID": "3"}, 1, []),
+        ({"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0", "SLURM_LOCALID": "1", "SLURM_GPUS_PER_TASK": "2"},
+         2, []),
+        # One for a node, or for a socket.
+        ({"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}, 4, [0, 1, 2, 3]),
+        ({"SLURM_STEP_TASKS_PER_NODE": "1,2", "SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, 8, [4, 5, 6, 7]),
+    ],
+)  # fmt: skip
+def test_gpus_of_a_launched_process(environment: dict[str, str], here: int, taken: list[int] | None) -> None:
+    assert processes.own_gpus(environment, here) == taken
+
+
+# --- what a parent says of its child
+
+PAGE = """\
+W1119 04:09:35.707235   15893 coordination_service.cc:388] [10389629431265810563] CANCELLED
+F1119 04:10:39.160725   16084 client.h:80] Terminating process because the JAX distributed service detected fatal errors
+# of tasks that reached the barrier: 1/2.
+
+*** Check failure stack trace: ***
+    @     0x7f41e5698634  absl::lts_20260107::log_internal::LogMessage::SendToLog()
+"""
+CHILD = f"""\
+#!{sys.executable}
+import json, os, signal, sys
+def tell(**what): os.write(int(os.environ["{supervise.CHANNEL}"]), json.dumps(what).encode() + b"\\n")
+def say(text): os.write(2, text.encode())
+PAGE = {PAGE!r}
+"""
+RESUME = "all of them end; no checkpoint was made yet; resume, in as many processes, with: warpsac train --resume"
+
+
+@pytest.mark.parametrize(
+    ("does", "code", "said"),
+    [
+        ("say('own\\n'); sys.exit(3)", 3, "own\n"),
+        ("say(PAGE); os.abort()", 2, "warpsac: the processes of this run did not come together within 120 seconds: not "
+         "all of them were started, or they cannot reach the host of the first\n"),
+        ("tell(met=True); say(PAGE); os.abort()", 1,
+         f"warpsac: another process of the run is gone, and {RESUME} asked\n"),
+        ("tell(met=True); tell(runs=['told']); os.abort()", 134,
+         f"warpsac: this process was ended by SIGABRT, and {RESUME} told\n"),
+        ("say(PAGE + 'warpsac: a mistake\\n'); tell(code=2); os.abort()", 2, "warpsac: a mistake\n"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 143, "warpsac: interrupted\n"),
+    ],
+)  # fmt: skip
+def test_what_a_parent_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], does: str, code: int, said: str
+) -> None:
+    child = tmp_path / "child"
+    child.write_text(f"{CHILD}{does}\n")
+    child.chmod(0o700)
+    monkeypatch.setattr(supervise.sys, "executable", str(child))
+    assert supervise.supervise([], Asked(), [Path("asked")]) == code
+    assert capfd.readouterr().err == said
 
 
 # --- kills at random moments

@@ -212,7 +212,8 @@ def test_half_of_a_minibatch_is_mirrored_row_by_row(size: int, following: bool) 
     batch = Batch(
         *map(jnp.asarray, (obs, action, reward, discount, next_obs)), jnp.asarray(after) if following else None
     )
-    found = sac.mirror_half(batch, NATIVE)
+    actor = sac.SacActor(Config().learner, ObsViews(6, 4), action_dim=2, horizon_updates=1)
+    found = sac.mirror_half(actor, batch, NATIVE)
     for given, got, mirror in (
         (obs, found.obs, NATIVE.obs),
         (next_obs, found.next_obs, NATIVE.obs),
@@ -243,7 +244,7 @@ def test_an_update_of_every_seed_learns_from_the_mirrored_half() -> None:
         step = quick.jit(algorithm.update, static_argnames="actor_turn")
         return step(learner, batch, scale, algorithm.empty_sums(), algorithm.streams(seeds), actor_turn=True)[0]
 
-    expected = learned(plain, jax.vmap(lambda one: sac.mirror_half(one, NATIVE))(batch))
+    expected = learned(plain, jax.vmap(lambda one: sac.mirror_half(plain.actor, one, NATIVE))(batch))
     for one, other in zip(jax.tree.leaves(learned(mirroring, batch)), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     assert np.abs(learned(plain, batch).actor.kernels[0] - expected.actor.kernels[0]).max() > 1e-5

@@ -117,6 +117,15 @@ LONGEST_LINE = 4000  # characters of an error: the paths of many seeds fit in
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 1 (training had to stop), 2 (a mistake of the user) or 128 + n (stopped by
     signal n)."""
+    code = 1
+    try:
+        code = _main(arguments)
+    finally:
+        supervise.tell(code=code)
+    return code
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     print_anything()
     if words[:1] == ["help"] and words[1:2] not in ([], ["-h"], ["--help"]):
@@ -244,7 +253,8 @@ def _train(words: list[str]) -> int:
     given, rest = apart(words)
     together = None if {"-h", "--help"} & set(words) else supervise.asked_of(given)
     if together is not None and not supervise.is_child():
-        return supervise.supervise(["train", *words])
+        resumed = [Path(run) for run in _without_all(rest, "--resume")[0]]
+        return supervise.supervise(["train", *words], together, resumed)
     with killed_by_signals():
         from warpsac.training import devices, processes
         from warpsac.training import start as training

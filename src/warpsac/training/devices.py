@@ -44,7 +44,8 @@ SMALL_PPO: Mapping[str, object] = {
 
 
 def spread(config: Config) -> Config:
-    """The config with as many devices as can be used, if all were asked for, and the number of environments on all.
+    """The config with as many devices as can be used, if all were asked for, and the number of environments on all; the
+    same in all processes.
 
     What is divided over them: environments of a simulator in JAX or torch, seeds of one on the host. Several processes
     have at least one device each: then one device stands for all.
@@ -52,6 +53,7 @@ def spread(config: Config) -> Config:
     target = registry.target_of(config)
     if target.torch:
         share_gpu_memory()  # before JAX looks for devices
+    processes.require_same(config)
     several = processes.count()
     here = -processes.largest(-len(jax.local_devices()))[0]  # in the process that has fewest
     if several > 1:
@@ -78,8 +80,8 @@ def spread(config: Config) -> Config:
     if count % several:
         raise ConfigError("devices", count, f"must be a multiple of the {several} processes: --devices all")
     if count > several * here:
-        where = f"each of {several} processes" if several > 1 else "this machine"
-        raise ConfigError("devices", config.devices, f"JAX sees {here} on {where}")
+        where = f"{here} in each of {several} processes" if several > 1 else f"{here} here"
+        raise ConfigError("devices", config.devices, f"must be at most {several * here}: JAX sees {where}")
     envs = config.env.num_envs * (count if config.envs_per_device else 1)
     if target.jax:
         for path, size in (("env.num_envs", envs), ("replay.batch_size", config.replay.batch_size)):

@@ -7,6 +7,8 @@ they tell each other (a signal, a path, a checksum) travels as an array over the
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -28,14 +30,19 @@ from warpsac.replay.sharded import AXIS, PARTS, RING, along
 from warpsac.runs.checkpoint import Peers
 from warpsac.training import supervise
 from warpsac.training.supervise import Asked
+from warpsac.training.terminal import killed_by_signals
 
 HEARTBEAT = 20  # seconds without a sign of life after which a process counts as gone
 LEAVING = 30  # seconds that processes wait for each other at the end
 SEEN = 30.0  # seconds until a folder that another host has made must be visible
 
+GPUS = "JAX_LOCAL_DEVICE_IDS"  # with which a user says which GPUs a process takes
+
 SIGNS_OF_LOSS = ("Gloo", "NCCL", "coordination service", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 T = TypeVar("T")
+
+_named: int | None = None  # processes of the run, as this one was told; JAX counts those that came
 
 
 # --- coming together
@@ -43,6 +50,7 @@ T = TypeVar("T")
 
 def join(asked: Asked) -> None:
     """Connect this process with the others of its run; before JAX looks for devices."""
+    global _named
     if supervise.is_child():
         supervise.follow_parent()
     found: dict[str, Any] = {}
@@ -53,15 +61,61 @@ def join(asked: Asked) -> None:
             "process_id": asked.process,
         }
         _require_coordinator(asked)
+        _named = asked.processes
+        if asked.process == 0:
+            print(f"waiting for all {asked.processes} processes, up to {asked.timeout} seconds", flush=True)
+    if GPUS not in os.environ:
+        named = asked.coordinator != supervise.AUTO
+        found["local_device_ids"] = [] if named else own_gpus(os.environ, _gpus_here())  # of [] JAX takes all
     jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM, which saves and stops here
     times: dict[str, Any] = {"heartbeat_timeout_seconds": HEARTBEAT, "shutdown_timeout_seconds": LEAVING}
     try:
-        jax.distributed.initialize(**found, initialization_timeout=asked.timeout, **times)
+        with killed_by_signals():  # JAX waits without looking for them
+            jax.distributed.initialize(**found, initialization_timeout=asked.timeout, **times)
     except ValueError as error:  # no launcher that JAX knows
         way = "name the processes with --coordinator HOST:PORT --process I --processes N"
         raise UserError(f"JAX does not find the processes of this run ({in_a_line(error)}): {way}") from None
     except RuntimeError as error:
         raise NotNow(f"the processes of this run did not come together ({in_a_line(error)[:200]})") from None
+    supervise.tell(met=True)
+
+
+def own_gpus(environment: Mapping[str, str], here: int) -> list[int] | None:
+    """Which of the `here` GPUs that it sees a process takes, started by a launcher; none named: all; None: JAX chooses.
+
+    JAX would take the one with the process's number on the node. That one is not there where the launcher shows each
+    process its own, and the others would idle where there are more GPUs than processes.
+    """
+    place = _place_on_node(environment)
+    if place is None:
+        return None
+    number, processes = place
+    if "SLURM_GPUS_PER_TASK" in environment or here < processes:
+        return []
+    share = here // processes
+    return list(range(number * share, (number + 1) * share))
+
+
+def _place_on_node(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The number of this process on its node, and how many the launcher has started there."""
+    try:
+        if "OMPI_COMM_WORLD_LOCAL_SIZE" in environment:
+            return int(environment["OMPI_COMM_WORLD_LOCAL_RANK"]), int(environment["OMPI_COMM_WORLD_LOCAL_SIZE"])
+        of_nodes: list[int] = []
+        for part in environment["SLURM_STEP_TASKS_PER_NODE"].split(","):  # 8(x2),4
+            tasks, _, times = part.partition("(x")
+            of_nodes += [int(tasks)] * int(times.rstrip(")") or 1)
+        return int(environment["SLURM_LOCALID"]), of_nodes[int(environment["SLURM_NODEID"])]
+    except (KeyError, ValueError, IndexError):
+        return None
+
+
+def _gpus_here() -> int:
+    """GPUs that this process sees, counted without JAX."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        return len(shown.split(",")) if shown else 0
+    return sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in Path("/dev").iterdir())
 
 
 def _require_coordinator(asked: Asked) -> None:
@@ -89,15 +143,19 @@ def _require_coordinator(asked: Asked) -> None:
 
 
 def require_same(config: Config) -> None:
-    """Refuse processes that would train different things."""
+    """Refuse processes that would train different things, or of which more were to come."""
     if count() == 1:
         return
-    first, *others = (from_json(text, "process") for text in gather(to_json(config)))
+    said = [text.split("\n", 1) for text in gather(f"{_named or count()}\n{to_json(config)}")]
+    first, *others = (from_json(text, "process") for _, text in said)
     for process, other in enumerate(others, 1):
         for path, (mine, its) in differences(first, other).items():
             raise UserError(
                 f"the processes have different settings: {path} = {mine!r} in process 0, {its!r} in process {process}"
             )
+    for process, (named, _) in enumerate(said):
+        if int(named) != count():
+            raise UserError(f"--processes {named} in process {process}, and {count()} came together: give all the same")
 
 
 # --- what they tell each other

@@ -48,7 +48,6 @@ __all__ = ["Outcome", "resume", "train"]
 def train(config: Config, notes: Sequence[str] = (), callbacks: Sequence[Callback] = ()) -> Outcome:
     """Train every seed of the config from the start; `notes` are lines to show first."""
     config = devices.spread(validate(config))
-    processes.require_same(config)
     callbacks = _all_callbacks(config, callbacks)
     registry.require_effect(config)
     if config.env.motion is not None:
@@ -85,7 +84,6 @@ def resume(
             locked.callback(run.close)
         settings |= {} if stop_at is None else {"stop_at": stop_at}
         config = devices.spread(common_config(runs, settings, time_budget))
-        processes.require_same(config)
         callbacks = _all_callbacks(config, callbacks)
         checkpoints = find_checkpoints(runs)
         if checkpoints is None:  # it begins again
@@ -138,7 +136,7 @@ def prepared(
             create = functools.partial(run_folder.create, config.out, name, config, seed, meta, mapping)
             runs.append(processes.made_by_first(create, lambda run: run.path, run_folder.open_run))
             to_close.callback(runs[-1].close)
-        supervise.tell([run.path for run in runs])
+        supervise.tell(runs=[str(run.path) for run in runs])
         with _recording_failures(runs):
             display = Display(
                 config.last_step,

@@ -3,8 +3,9 @@
     parent                                    one for each process; prints the line if its child ends abruptly
       └── the same command as its child       trains; JAX ends it without a word when another process is gone
 
-Parent and child hold the two ends of a socket. The child sends the run folders, for the command to resume; when the
-parent is gone, the child saves and ends as after SIGTERM.
+Parent and child hold the two ends of a socket. The child tells where it stands: that the processes have met, its run
+folders, for the command to resume, and its exit code. When the parent is gone, the child saves and ends as after
+SIGTERM. What the child writes to stderr passes through the parent, which leaves out what JAX says of a lost process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
 from warpsac.config.loading import whole_number
 from warpsac.errors import UserError
@@ -34,6 +37,10 @@ AUTO = "auto"
 # Set by srun and by Open MPI's mpirun: the number of processes that they have started.
 LAUNCHERS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
 OPTIONS = ("coordinator", "process", "processes", "connect-timeout")
+# The first line of what JAX writes about a lost process: pages of C++, then the process aborts.
+LOSS = re.compile(rb"[WEF]\d{4} \S+ +\d+ (coordination_service\w*\.cc|client\.h):\d+\]")
+# Lines of others, which such a page ends at.
+OTHERS = re.compile(rb"([IWEF]\d{4} \S+ +\d+ |warpsac: |Traceback )")
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,9 @@ def asked_of(given: Mapping[str, str | None], environment: Mapping[str, str] = o
     """What the options ask for; None: one process. Under srun or mpirun nothing has to be given."""
     numbers = {name: _number(name, given.get(name)) for name in OPTIONS[1:]}
     process, processes = numbers["process"], numbers["processes"]
-    timeout = numbers["connect-timeout"] or WAIT
+    timeout = WAIT if numbers["connect-timeout"] is None else numbers["connect-timeout"]
+    if timeout < 1:
+        raise UserError(f"--connect-timeout {timeout}: must be at least 1 second")
     address = given.get("coordinator")
     if address in (None, AUTO):
         if process is not None or (processes or 1) > 1:
@@ -90,7 +99,7 @@ def is_child() -> bool:
     return CHANNEL in os.environ
 
 
-def supervise(words: Sequence[str]) -> int:
+def supervise(words: Sequence[str], asked: Asked, resumed: Sequence[Path] = ()) -> int:
     """Run the command in a child, pass signals on, and say what to do if it ends abruptly; the exit code."""
     mine, its = socket.socketpair()
     with mine:
@@ -99,19 +108,31 @@ def supervise(words: Sequence[str]) -> int:
                 [sys.executable, "-m", "warpsac", *words],
                 env=os.environ | {CHANNEL: str(its.fileno())},
                 pass_fds=[its.fileno()],
+                stderr=subprocess.PIPE,
                 process_group=0,  # Ctrl-C reaches the parent alone, which passes it on
             )
+        assert child.stderr is not None
+        passing = _PassedOn(child.stderr)
         with _passing_signals_on(child):
             code = child.wait()
-        if code >= 0:
-            return code
-        mine.settimeout(1.0)
-        told = b""
-        with contextlib.suppress(OSError):
-            while more := mine.recv(1 << 16):
-                told += more
-    print(f"warpsac: {_what_happened(-code, told)}", file=sys.stderr, flush=True)
-    return 1 if -code == signal.SIGABRT else 128 - code
+        passing.join(1.0)  # a process of the child's may hold its stderr open
+        told = _all_told(mine)
+    if "code" in told:  # it has said why; what may follow is that others were gone before
+        return int(told["code"])
+    if code >= 0:
+        return code
+    if -code in (signal.SIGINT, signal.SIGTERM) and "met" not in told:
+        print("warpsac: interrupted", file=sys.stderr, flush=True)
+        return 128 - code
+    lost = -code == signal.SIGABRT and passing.lost
+    if lost and "met" not in told:
+        print(f"warpsac: {_why_apart(asked)}", file=sys.stderr, flush=True)
+        return UserError.exit_code
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    why = "another process of the run is gone" if lost else f"this process was ended by {name}"
+    runs = [Path(text) for text in told["runs"]] if "runs" in told else resumed
+    print(f"warpsac: {why}, and all of them end; {how_to_go_on(runs)}", file=sys.stderr, flush=True)
+    return 1 if lost else 128 - code
 
 
 @contextlib.contextmanager
@@ -124,16 +145,45 @@ def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[None]:
         yield
 
 
-def _what_happened(number: int, told: bytes) -> str:
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    why = "another process of the run is gone" if number == signal.SIGABRT else f"this process was ended by {name}"
-    return f"{why}, and all of them end; {how_to_go_on(_folders(told))}"
+class _PassedOn(threading.Thread):
+    """Writes the lines of the child's stderr to this process's, without those of JAX about a lost process."""
+
+    def __init__(self, lines: IO[bytes]):
+        super().__init__(daemon=True)
+        self._lines, self.lost = lines, False
+        self.start()
+
+    def run(self) -> None:
+        page = False
+        with self._lines:
+            for line in self._lines:
+                page = bool(LOSS.match(line)) or (page and not OTHERS.match(line))
+                self.lost |= page
+                if not page:
+                    with contextlib.suppress(OSError):
+                        os.write(sys.stderr.fileno(), line)
 
 
-def _folders(told: bytes) -> list[Path]:
-    with contextlib.suppress(ValueError, TypeError):
-        return [Path(text) for text in json.loads(told)]
-    return []
+def _all_told(channel: socket.socket) -> dict[str, Any]:
+    channel.settimeout(1.0)
+    content = b""
+    with contextlib.suppress(OSError):
+        while more := channel.recv(1 << 16):
+            content += more
+    told: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):  # the last may be cut off
+        for line in content.splitlines():
+            told |= json.loads(line)
+    return told
+
+
+def _why_apart(asked: Asked) -> str:
+    if asked.coordinator == AUTO:
+        why = "not all of them were started, or they cannot reach the host of the first"
+    else:
+        given = f"--coordinator {asked.coordinator} --processes {asked.processes}"
+        why = f"not all were started with {given}, or two as the same --process"
+    return f"the processes of this run did not come together within {asked.timeout} seconds: {why}"
 
 
 def how_to_go_on(runs: Sequence[Path]) -> str:
@@ -149,11 +199,11 @@ def how_to_go_on(runs: Sequence[Path]) -> str:
 # --- the child's end
 
 
-def tell(runs: Sequence[Path]) -> None:
-    """Let the parent know where the runs are."""
+def tell(**what: Any) -> None:
+    """Let the parent know: `met`, `runs`, `code`."""
     if is_child():
         with contextlib.suppress(OSError):
-            os.write(int(os.environ[CHANNEL]), json.dumps([str(run) for run in runs]).encode())
+            os.write(int(os.environ[CHANNEL]), json.dumps(what).encode() + b"\n")
 
 
 def follow_parent(end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM)) -> None:
@@ -165,6 +215,7 @@ def follow_parent(end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.
         with contextlib.suppress(OSError):
             while os.read(channel, 1):
                 time.sleep(0.1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # nobody reads it any more
         end()
 
     threading.Thread(target=wait, daemon=True).start()

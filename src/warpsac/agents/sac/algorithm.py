@@ -333,7 +333,7 @@ class Sac:
         """One update of one seed."""
         key = jax.random.fold_in(key, learner.updates)
         if self.symmetry is not None:
-            batch = sac.mirror_half(batch, self.symmetry)
+            batch = sac.mirror_half(self.actor, batch, self.symmetry)
         return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn)
 
     def learn(

@@ -231,15 +231,15 @@ def random_action(agent: SacActor, num_envs: int, key: Array) -> Array:
 # --- learning
 
 
-def mirror_half(batch: Batch, symmetry: Symmetry) -> Batch:
+def mirror_half(agent: SacActor, batch: Batch, symmetry: Symmetry) -> Batch:
     """The minibatch with left and right swapped in its first half; rewards and discounts are those of both sides.
 
-    Its rows are independent draws, so any half is a random one.
+    Its rows are independent draws, so any half is a random one. Over several devices it is the same half as on one.
     """
-    half = batch.obs.shape[0] // 2
+    first = agent.own_rows(len(batch.obs), lambda rows: (jnp.arange(rows) < rows // 2)[:, None])
 
     def swapped(rows: Array, mirror: Mirror) -> Array:
-        return jnp.concatenate([mirror(rows[:half]), rows[half:]])
+        return jnp.where(first, mirror(rows), rows)
 
     return batch._replace(
         obs=swapped(batch.obs, symmetry.obs),

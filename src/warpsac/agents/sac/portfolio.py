@@ -284,7 +284,7 @@ class Portfolio(Sac):
 
         def one(learner: Learner, batch: Batch, key: Array, axes: Axes) -> tuple[Learner, dict[str, Array]]:
             if self.symmetry is not None:
-                batch = sac.mirror_half(batch, self.symmetry)
+                batch = sac.mirror_half(self.actor, batch, self.symmetry)
             return sac.update(self.actor, learner, batch, reward_scale, key, actor_turn, axes)
 
         keys = _of_each_arm(jax.random.fold_in(key, learner.arms.updates[0])[None], len(self.arms))[0]
