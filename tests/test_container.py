@@ -48,3 +48,10 @@ def test_targets_are_those_that_the_readme_names() -> None:
     assert targets[-1] == "cpu"  # what a build without --target gives
     assert "docker build --target cuda" in (ROOT / "docs/install.md").read_text()
     assert TEXT.count("USER 1000") == 3  # nothing runs as root
+
+
+def test_the_image_for_a_cpu_has_what_a_user_needs_and_no_more() -> None:
+    (lock,) = re.findall(r"^COPY (requirements/\S+) ", TEXT.rpartition("\nFROM ")[2], re.MULTILINE)
+    names = re.findall(r"^([\w-]+)==", (ROOT / lock).read_text(), re.MULTILINE)
+    assert {"jax", "mujoco", "onnxruntime"} <= set(names)
+    assert not {"mypy", "pytest", "ruff", "hypothesis"} & set(names)
