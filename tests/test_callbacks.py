@@ -114,7 +114,7 @@ def test_a_callback_that_fails_ends_training_with_all_saved(
     assert cli.main([*words, "--callback=my_callbacks:make"]) == 1
     (run,) = (tmp_path / "out").iterdir()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warpsac: callback Broken failed in on_row (KeyError: 'nope', test_callbacks.py:")
+    assert line.startswith("warpsac: callback Broken failed in on_row (KeyError: 'nope' at test_callbacks.py:")
     assert line.endswith(f"; step 6 is saved; resume with: warpsac train --resume {Path('out') / run.name}")
     assert checkpoint.steps(run / "checkpoints") == [6]
     assert not (run / run_folder.FAILURE).exists()  # the run itself is as good as any that was stopped
@@ -203,7 +203,7 @@ def test_told_of_an_end_that_nobody_wanted(tmp_path: Path, error: BaseException,
         raise error
     assert listener.told == [("end", 1, 7, reason)]
     (line,) = said  # what ends the run is raised, so this would be lost
-    assert line.startswith("callback Broken failed in on_end (ZeroDivisionError: division by zero, test_callbacks.py:")
+    assert line.startswith("callback Broken failed in on_end (ZeroDivisionError: division by zero at test_callbacks")
 
 
 def test_a_view_has_facts_and_two_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_a_view_has_facts_and_two_requests(tmp_path: Path, monkeypatch: pytest.M
     assert live is driver
     assert (said, told.asked) == (["hello"], "first")
     assert told.failure is not None
-    assert "run.driver is only for a callback with `wants_driver = True`, test_callbacks.py:" in told.failure
+    assert "run.driver is only for a callback with `wants_driver = True` at test_callbacks.py:" in told.failure
     assert Path.cwd() == tmp_path
 
 

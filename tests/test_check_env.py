@@ -135,7 +135,8 @@ def test_what_its_code_prints_or_changes_does_no_harm(
     assert cli.main(["check-env", "loud:Nothing"]) == 2
     # What check-env finds, training refuses before it makes a folder.
     assert cli.main(["train", "loud:Quits", "--out", str(tmp_path / "runs")]) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "warpsac: loud:Quits: stepping it raises SystemExit: 0"
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == "warpsac: loud:Quits: stepping it raises SystemExit: 0 at loud.py:8"
     assert not (tmp_path / "runs").exists()
 
 

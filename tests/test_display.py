@@ -55,6 +55,7 @@ def test_plain_lines_at_a_sane_rate() -> None:
         display.update(100 * tick, TRAIN)
     display.update(8_000, EVAL)
     display.update(8_000, {**EVAL, "eval/success": 0.5, "eval/score": 0.25})
+    display.update(8_000, {**EVAL, "eval/episodes": 1})  # which has no spread
     display.close()
     lines = file.getvalue().splitlines()
     assert lines[:3] == [
@@ -67,6 +68,7 @@ def test_plain_lines_at_a_sane_rate() -> None:
     assert lines[6:] == [
         "evaluation at step 8,000: return 900.0 ± 12.5, length 200.0",
         "evaluation at step 8,000: return 900.0 ± 12.5, length 200.0, success 0.500, score 0.250",
+        "evaluation at step 8,000: return 900.0, length 200.0, success 0.500, score 0.250",
     ]
     assert all(character.isprintable() or character == "\n" for character in file.getvalue())
 

@@ -299,7 +299,12 @@ def test_check_env_of_a_good_one() -> None:
         ({"pays": np.zeros(2)}, "problem", "reward is ndarray"),
         ({"pays": None}, "problem", "reward is NoneType None, not a number"),
         ({"random": True}, "note", "the same seed gives other episodes"),
-        ({"step": lambda self, action: 1 / 0}, "problem", "stepping it raises ZeroDivisionError: division by zero"),
+        (
+            {"step": lambda self, action: 1 / 0},
+            "problem",
+            "stepping it raises ZeroDivisionError: division by zero at test_envs.py:",
+        ),
+        ({"reset": lambda self, **_: 1 / 0}, "problem", "resetting it raises ZeroDivisionError: division by zero at "),
         ({"step": lambda self, action: (0, 0, 0, {})}, "problem", "stepping it raises ValueError: not enough values"),
         ({"action": gymnasium.spaces.Discrete(3)}, "problem", "action space is Discrete"),
         ({"action": Box(-np.inf, np.inf, (1,), np.float32)}, "problem", "action space has no bounds"),

@@ -253,6 +253,8 @@ def test_no_suggestion_that_would_be_refused(stranger: Path, monkeypatch: pytest
     (stranger / "robots.py").write_text("def make_cart(): ...\n")
     monkeypatch.delitem(sys.modules, "gymnasium")
     modules.use(["robots"])
+    with pytest.raises(UserError, match=r"^unknown task 'robots:Reach': .*; robots defines make_cart$"):
+        names.lookup("robots:Reach")
     with pytest.raises(UserError, match=r"^unknown task 'robots:CartPole-v1': did you mean ") as refused:
         names.lookup("robots:CartPole-v1")
     suggested = str(refused.value).partition("did you mean ")[2].rstrip("?").split(" or ")

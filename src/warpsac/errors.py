@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
+import traceback
 from collections.abc import Mapping
 
 
@@ -82,3 +85,21 @@ def in_a_line(error: BaseException) -> str:
     """An exception as one line, with its type if it is from other code."""
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"  # the former says it all
     return " ".join(text.split()).removesuffix(":")
+
+
+def in_a_line_with_place(error: BaseException) -> str:
+    """The same for an exception of a user's code, with the last line of that code that led to it."""
+    return in_a_line(error) + (f" at {place}" if (place := place_of(error)) else "")
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of a user's code that led to an exception, as file:line; nothing if there was none.
+
+    What is installed counts only if nothing else led there: a user's package may be.
+    """
+    ours, python = (os.path.dirname(__file__), "<"), (os.path.dirname(os.__file__), sys.prefix)
+    theirs = [at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(ours)]
+    written = [at for at in theirs if not at.filename.startswith(python)]
+    for at in (written or [at for at in theirs if "-packages" in at.filename])[-1:]:
+        return f"{os.path.basename(at.filename)}:{at.lineno}"
+    return ""

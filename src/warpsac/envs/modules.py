@@ -33,7 +33,7 @@ from typing import Any
 
 from warpsac.config.loading import absolute
 from warpsac.config.schema import PRETRAINED, EnvConfig
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, in_a_line_with_place
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
 _named_paths: set[str] = set()  # absolute
@@ -233,7 +233,7 @@ def _import(module: str, name: str) -> ModuleType:
         with own_folder():
             return importlib.import_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
-        raise UserError(f"{what}cannot import module '{module}' ({in_a_line(error)})") from error
+        raise UserError(f"{what}cannot import module '{module}' ({in_a_line_with_place(error)})") from error
 
 
 # --- where code of a task runs

@@ -31,7 +31,7 @@ from warpsac.envs.tasks import (
     suggestions,
     suite_names,
 )
-from warpsac.errors import ConfigError, UserError, in_a_line
+from warpsac.errors import ConfigError, UserError, in_a_line, in_a_line_with_place, shortened
 
 # family -> module with `make(target, num_envs, config, render) -> HostEnv | JaxEnv | TorchEnvs`
 FAMILIES = {
@@ -311,7 +311,7 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"task '{name}': making its environment raises {in_a_line(error)}") from error
+        raise UserError(f"task '{name}': making its environment raises {in_a_line_with_place(error)}") from error
     if kind is None:
         raise UserError(
             f"task '{name}': what it makes is no environment that warpsac knows: a gymnasium Env or VectorEnv, one "
@@ -323,7 +323,11 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
 def _makers(module: Any) -> list[str]:
     """The classes and functions that a module defines."""
     found = vars(module).items() if module is not None else ()
-    return [name for name, value in found if callable(value) and getattr(value, "__module__", "") == module.__name__]
+    return [
+        name
+        for name, value in found
+        if callable(value) and getattr(value, "__module__", "") == module.__name__ and not name.startswith("_")
+    ]
 
 
 def _unknown(name: str, simulator: str | None) -> UserError:
@@ -341,8 +345,11 @@ def _unknown(name: str, simulator: str | None) -> UserError:
     ]
     others = [known for family in SUITES for known in suite_names(family)]
     others += [known for family in families for known in task_names(family)]
-    near = [f"{prefix}{one}" for one in suggestions(bare, others + _makers(sys.modules.get(module)))]
+    makers = _makers(sys.modules.get(module))
+    near = [f"{prefix}{one}" for one in suggestions(bare, others + makers)]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"
+    if makers and bare.isidentifier() and not any(one.removeprefix(prefix) in makers for one in near):
+        hint += f"; {module} defines {shortened(', '.join(makers), 200)}"
     if not near and not module:
         hint += "; a module that registers it is named as `my_package:Task-Id`"
     return UserError(f"unknown task '{name}': {hint}")

@@ -130,9 +130,10 @@ def require_no_image(name: str, shape: Sequence[int], dtype: Any, is_bytes: bool
     """Refuse a part with three axes, and one of bytes (uint8, or declared from 0 to 255) that is no short vector."""
     is_bytes |= str(dtype) == "uint8"
     if len(shape) >= 3 or (is_bytes and (len(shape) == 2 or math.prod(shape) > MOST_BYTES)):
+        bounds = " with other bounds than 0 and 255" if is_bytes else ""
         raise UserError(
             f"{name} looks like an image ({dtype} {list(shape)}): warpsac learns from state, not from images; leave it "
-            "out of the observation, or if it is none, make it a vector of floats with other bounds than 0 and 255"
+            f"out of the observation, or if it is none, make it a vector of floats{bounds}"
         )
 
 

@@ -12,7 +12,6 @@ import copy
 import difflib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, ClassVar
 
 from warpsac.config.schema import Config
 from warpsac.envs import modules
-from warpsac.errors import TrainingStopped, UserError, in_a_line
+from warpsac.errors import TrainingStopped, UserError, in_a_line, in_a_line_with_place
 from warpsac.runs.run_folder import RunFolder
 
 
@@ -135,9 +134,7 @@ class Callbacks:
                         callback.on_end(self._view(callback, run, view.step), line)
                 self.say(f"{name_of(callback)}: left out from here on ({line}); metrics.jsonl has all rows")
                 return
-            within = traceback.extract_tb(error.__traceback__)[1:2]
-            place = "".join(f", {Path(frame.filename).name}:{frame.lineno}" for frame in within)
-            failure = f"callback {name_of(callback)} failed in {hook} ({line}{place})"
+            failure = f"callback {name_of(callback)} failed in {hook} ({in_a_line_with_place(error)})"
             if self.failure is None:
                 self.failure, self.error, self.stopping = failure, error, True
             else:

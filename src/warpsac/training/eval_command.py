@@ -93,7 +93,8 @@ def play_episodes(
 def _table(row: dict[str, Any], found: Sequence[Episode]) -> Table:
     table = Table(show_header=False)
     table.add_row("episodes", str(row["eval/episodes"]))
-    table.add_row("return", f"{row['eval/return']:.2f} ± {row['eval/return_std']:.2f}")
+    spread = f" ± {row['eval/return_std']:.2f}" if row["eval/episodes"] > 1 else ""
+    table.add_row("return", f"{row['eval/return']:.2f}{spread}")
     table.add_row("length", f"{row['eval/length']:.1f}")
     if "eval/success" in row:
         table.add_row("success", f"{100 * row['eval/success']:.1f} %")

@@ -316,7 +316,8 @@ def _memory_notes(config: Config, ring: RingSpec | None, placement: Placement) -
     each = f"{ring.capacity:,} transitions of {ring.transition_bytes} bytes"
     seeds = f" x {ring.num_seeds} seeds" if ring.num_seeds > 1 else ""
     where = "memory" if devices.on_cpu() else f"{placement} memory"
-    size_text = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else f"{ring.nbytes / 1e6:.1f} MB"
+    small = f"{ring.nbytes / 1e6:.1f} MB" if ring.nbytes >= 1e5 else f"{ring.nbytes / 1e3:.1f} kB"
+    size_text = f"{ring.nbytes / 1e9:.2f} GB" if ring.nbytes >= 1e8 else small
     notes = [f"replay: {each}{seeds}, {size_text} in {where}, {ring.storage}"]
     full = ring.seed_bytes(ring.rows) / 1e9
     if setting.replay == "auto" and full > setting.replay_limit_gb:

@@ -181,7 +181,8 @@ class Display:
         text = self._show("eval/return", ",.1f")
         spread = self._latest.get("eval/return_std")
         # With several seeds the range over seeds is there already; the spread over episodes would confuse.
-        return f"{text} ± {spread[0]:,.1f}" if spread and len(spread) == 1 else text
+        several = max(self._latest.get("eval/episodes") or [0]) != 1
+        return f"{text} ± {spread[0]:,.1f}" if spread and len(spread) == 1 and several else text
 
     # --- plain lines ----------------------------------------------------------------------------------
 

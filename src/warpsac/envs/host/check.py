@@ -25,7 +25,7 @@ from warpsac.envs.host import gym, named, single
 from warpsac.envs.host.vector_env import Mode, VectorEnvs, autoreset_mode, in_lockstep, resets_by_mask
 from warpsac.envs.kinds import kind_of
 from warpsac.envs.names import Target
-from warpsac.errors import UserError, counted, in_a_line
+from warpsac.errors import UserError, counted, in_a_line, in_a_line_with_place
 from warpsac.types import usable, usable_reward
 
 UNSAVED = RESUME_CUTS._replace(
@@ -71,15 +71,18 @@ def _number_formats(space: Any) -> list[Finding]:
 
 def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
     """Step it with random actions, twice from the same seed."""
+    doing = "resetting"
     try:
-        taken = _roll(env, env.reset(seed=0))
+        first = env.reset(seed=0)
+        doing = "stepping"
+        taken = _roll(env, first)
         again = _roll(env, env.reset(seed=0), taken.steps)
     except UserError as error:
         return [Finding("problem", str(error))]
     except SystemExit as error:
-        return [Finding("problem", f"stepping it ends the program ({in_a_line(error)})")]
+        return [Finding("problem", f"{doing} it ends the program ({in_a_line(error)})")]
     except Exception as error:
-        return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
+        return [Finding("problem", f"{doing} it raises {in_a_line_with_place(error)}")]
     found = [timed(taken.steps, again.seconds), _success(taken.keys, config)]
     if not (usable(taken.rows[:, :-1]).all() and usable_reward(taken.rows[:, -1]).all()):
         return [*found, NOT_FINITE]

@@ -21,7 +21,7 @@ from warpsac.envs.drawing import Picture
 from warpsac.envs.host import mujoco_state, named, vector
 from warpsac.envs.host.vector import InProcessEnvs, Recipe
 from warpsac.envs.observations import groups_of
-from warpsac.errors import UserError, in_a_line
+from warpsac.errors import UserError, in_a_line_with_place
 from warpsac.types import ObsViews
 
 SUCCESS_KEYS = ("is_success", "success")  # of `info`; `env.success_key` names another
@@ -100,7 +100,7 @@ def require_steps(env: Any) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # whatever a user's own code may raise
-        raise UserError(f"{doing} it raises {in_a_line(error)}") from error
+        raise UserError(f"{doing} it raises {in_a_line_with_place(error)}") from error
 
 
 def require_numbers(env: Any, obs: Any, reward: Any = 0.0) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from warpsac.envs import drawing
 from warpsac.envs.contract import EnvSpec, HostEnv, HostStep, Scene, SimulatorFailed
-from warpsac.errors import counted, in_a_line
+from warpsac.errors import counted, in_a_line_with_place
 from warpsac.types import LARGEST_OBS, LARGEST_REWARD, Restart, StepResult, rescale
 
 # A single environment: reset(seed=...) -> (obs, info), step(action) -> (obs, reward, term, trunc, info)
@@ -181,7 +181,7 @@ class InProcessEnvs:
     def _note_fault(self, i: int, error: BaseException) -> None:
         self._faults += 1
         self._in_a_row[i] += 1
-        self.last_fault = in_a_line(error)
+        self.last_fault = in_a_line_with_place(error)
         if self._in_a_row[i] >= self.recipe.max_faults:
             raise too_many_faults(self.recipe, f"environment {self._offset + i}", self.last_fault) from error
 

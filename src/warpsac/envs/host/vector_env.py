@@ -29,7 +29,7 @@ from warpsac.envs.host.named import Flattener
 from warpsac.envs.host.single import SUCCESS_KEYS, SUCCESS_STEPS, action_bounds, middle_of
 from warpsac.envs.host.vector import FAULTS, pack_random, reset_seed, unpack_random
 from warpsac.envs.observations import groups_of
-from warpsac.errors import UserError, counted, in_a_line
+from warpsac.errors import UserError, counted, in_a_line_with_place
 from warpsac.types import Restart, StepResult, rescale, usable, usable_reward
 
 Mode = gymnasium.vector.AutoresetMode
@@ -159,7 +159,7 @@ class VectorEnvs(HostEnv):
         try:
             yield
         except FAULTS as error:  # whatever a user's own code may raise
-            raise SimulatorFailed(f"{self.spec.task}: {doing} it raises {in_a_line(error)}") from error
+            raise SimulatorFailed(f"{self.spec.task}: {doing} it raises {in_a_line_with_place(error)}") from error
 
     def _settle(self, said_obs: Any, said_reward: Any, said_terminated: Any, said_truncated: Any, info: Any) -> Any:
         """The step by the contract, and which environments were faulty."""
