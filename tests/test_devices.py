@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ import scipy.stats
 
 import jax_envs
 import quick
+import test_sac
 from common import fused_driver
 from runs import assert_same_run, rows_of, state_of, tiny
 from test_benchmarks import load
@@ -189,6 +191,47 @@ def test_nothing_of_the_size_of_the_ring_is_moved_or_copied() -> None:
     assert not re.search(rf"f32\[{part}\]\S* copy\(", text)
 
 
+class Delay:
+    """Two steps; only the second has a reward."""
+
+    action_size = 1
+    episode_limit = 10
+
+    def reset(self, key: Any) -> tuple[Any, Any]:
+        return jnp.zeros(()), jnp.zeros(1)
+
+    def step(self, state: Any, action: Any) -> tuple[Any, ...]:
+        return state + 1, state[None] + 1, state, state == 1
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_a_run_on_several_devices_finds_the_values_of_a_probe() -> None:
+    """The reward, one step away and two."""
+    config = settings(
+        learning_starts=64, total_steps=8064, devices=4, replay={"batch_size": 32, "capacity": 8000},
+        learner={
+            "gamma": 0.5, "learning_rate": 3e-3, "final_learning_rate": 3e-4, "tau": 0.05, "initial_alpha": 1e-6,
+            "atoms": 21, "actor_width": 16, "critic_width": 32, "policy_delay": 1,
+        },
+    )  # fmt: skip
+    env: Any = own.of_made("delay", Delay(), config.env.num_envs, config.env)
+    driver = fused_driver(config, env)
+    assert driver.devices == 4
+    for stretch in (config.first_learning, 1000):
+        driver.advance(stretch)
+    learner, scale = jax.device_get((take_first(driver.state.agent.learner), take_first(driver.state.agent.scale)))
+    agent: Any = driver.algorithm.actor
+    obs = np.asarray([0.0, 1.0], np.float32)
+    taken = np.asarray(agent.best_action(learner.policy, obs[:, None]))[:, 0]
+    expected = np.asarray([0.5, 1.0]) * np.asarray(scale.factor(agent.config.value_limit))
+    np.testing.assert_allclose(test_sac.values(agent, learner, obs, taken), np.tile(expected, (2, 1)), atol=0.06)
+
+
+def take_first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)
+
+
 @pytest.mark.virtual
 @on_virtual
 def test_the_benchmark_counts_what_devices_add(capsys: pytest.CaptureFixture[str]) -> None:
@@ -305,6 +348,59 @@ def test_seeds_on_several_devices_exchange_nothing_and_compile_once(tmp_path: Pa
 
 @pytest.mark.virtual
 @on_virtual
+@pytest.mark.parametrize("placement", ["device", "host"])
+def test_arms_on_several_devices_are_those_of_one(
+    placement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One seed, whose two arms learn on two devices: the same actions, draws and learners; resumed bit for bit."""
+    config = four_seeds(tmp_path / "whole", seeds=(1,), replay={"placement": placement})
+    uninterrupted = start.train(config).runs
+    assert "learners: 1 of 2 arms of each seed on each device" in capsys.readouterr().out
+    assert_close_runs(uninterrupted, start.train(override(config, {"devices": 1, "out": str(tmp_path / "one")})).runs)
+    stopped = start.train(override(config, {"stop_at": HALF, "out": str(tmp_path / "half")})).runs
+    assert_same_run(uninterrupted[0], start.resume(stopped, stop_at=WHOLE).runs[0], (HALF,))
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_arms_on_several_devices_exchange_no_more_than_they_must(tmp_path: Path) -> None:
+    with start.prepared(devices.spread(four_seeds(tmp_path, seeds=(1,)))) as loop:
+        driver: Any = loop.driver
+        driver.advance(driver.config.first_learning + 3)
+        before = driver.programs.traces()
+        loop.log()
+        driver.advance(6)
+        assert driver.programs.traces() == before
+        agent, obs, keys = driver.state.agent, driver._device_obs[1], driver.keys
+        for leaf in jax.tree.leaves((agent.learner, agent.sums)):
+            assert leaf.addressable_shards[0].data.shape[1] == 1  # arms
+        common = agent.memory, agent.scale, agent.exploration
+        assert all(leaf.is_fully_replicated for leaf in jax.tree.leaves(common))
+        drawn = agent.memory, obs, keys, agent.learner.updates
+        batches = driver.programs.sample(*drawn)
+        assert batches[0].obs.addressable_shards[0].data.shape[:2] == (1, 1)
+        acted = agent.learner.policy, agent.exploration, agent.scale, obs, keys, driver._device_counter[1]
+        # The actions that arms propose, mean and deviation; the places in memory that they draw; the count of updates.
+        proposed, places = 2 * obs.shape[1] * driver.spec.action_dim, 2 * 2 * driver.config.replay.batch_size
+        assert exchanged(driver.programs.act.lower(*acted)) == {"f32": proposed}
+        assert exchanged(driver.programs.sample.lower(*drawn)) == {"s32": places}
+        learnt = agent.learner, agent.scale, agent.sums, batches, keys
+        assert exchanged(driver.programs.learn[0].lower(*learnt)) == {"s32": 1}
+
+
+def exchanged(lowered: Any) -> dict[str, int]:
+    """How many numbers of each type the collectives of a program give."""
+    found: dict[str, int] = {}
+    for shapes in re.findall(
+        r"= (.+?) (?:all-reduce|all-gather|all-to-all|collective-permute)\(", lowered.compile().as_text()
+    ):
+        for kind, sizes in re.findall(r"(\w+)\[([\d,]*)\]", shapes):
+            found[kind] = found.get(kind, 0) + math.prod(int(size) for size in sizes.split(",") if size)
+    return found
+
+
+@pytest.mark.virtual
+@on_virtual
 def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"env.num_envs = 8: must be a multiple of devices = 3"):
         devices.spread(settings(devices=3))
@@ -320,6 +416,12 @@ def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"devices = 2: must be 1: a torch simulator has one in each process"):
         devices.spread(settings(task="probe-torch", devices=2, seeds=(1, 2)))
     assert devices.spread(dataclasses.replace(on_host, devices="all")).devices == 3
+    arms = four_seeds(tmp_path, seeds=(1,), devices=4)
+    with pytest.raises(
+        ConfigError, match="the number of seeds, 1, or that of the arms, 2: each device learns for its own"
+    ):
+        devices.spread(arms)
+    assert devices.spread(dataclasses.replace(arms, devices="all")).devices == 2
     assert not list(tmp_path.iterdir())
     whole = settings(
         devices="all", envs_per_device=True, learning_starts=256, total_steps=512, replay={"capacity": 640}

@@ -6,23 +6,26 @@ import concurrent.futures
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from warpsac.agents.algorithm import over_devices
+from warpsac.config.arms import arms_of
 from warpsac.config.loading import validate
-from warpsac.config.schema import PPO, Config
+from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs import registry
 from warpsac.envs.tasks import EXTRAS
 from warpsac.errors import ConfigError, NotNow, OtherSettings, UserError
 from warpsac.replay.ring import RingSpec
-from warpsac.replay.sharded import AXIS
+from warpsac.replay.sharded import AXIS, RING_OF_SEEDS, SEEDS, along
 from warpsac.training import processes
 
 Placement = Literal["device", "host"]
@@ -47,8 +50,9 @@ def spread(config: Config) -> Config:
     """The config with as many devices as can be used, if all were asked for, and the number of environments on all; the
     same in all processes.
 
-    What is divided over them: environments of a simulator in JAX or torch, seeds of one on the host. Several processes
-    have at least one device each: then one device stands for all.
+    What is divided over them: environments of a simulator in JAX or torch; of one on the host seeds, or the arms of
+    each seed where those can be divided and seeds cannot. Several processes have at least one device each: then one
+    device stands for all.
     """
     target = registry.target_of(config)
     if target.torch:
@@ -65,15 +69,15 @@ def spread(config: Config) -> Config:
         count = several
     elif target.jax:
         count = several * here
-    else:  # the most that the seeds can be divided over
-        count = max(n for n in range(1, here + 1) if len(config.seeds) % n == 0)
+    else:
+        count = max(n for n in range(1, here + 1) if _is_divisible(config, n))
     assert isinstance(count, int)
     if count > several and target.torch:
         raise ConfigError("devices", count, f"must be {several}: a torch simulator has one in each process")
     if not (target.jax or target.torch):
-        seeds = len(config.seeds)
-        if seeds % count:
-            divides = f"must divide the number of seeds, {seeds}: each device learns for its seeds"
+        if not _is_divisible(config, count):
+            of_arms = f", or that of the arms, {len(arms_of(config))}" if config.variant == AUTO else ""
+            divides = f"must divide the number of seeds, {len(config.seeds)}{of_arms}: each device learns for its own"
             raise ConfigError("devices", config.devices, f"{divides}, as {config.task} is simulated on the host")
         if config.envs_per_device:
             raise ConfigError("envs_per_device", True, f"leave it out: {config.task} is not simulated in JAX")
@@ -89,6 +93,12 @@ def spread(config: Config) -> Config:
                 raise ConfigError(path, size, f"must be a multiple of devices = {count}")
     env = replace(config.env, num_envs=envs)
     return validate(replace(config, devices=count, envs_per_device=False, env=env))
+
+
+def _is_divisible(config: Config, count: int) -> bool:
+    """Whether the learners of a run on a simulator of the host can be divided over so many devices."""
+    arms = len(arms_of(config)) if config.variant == AUTO else 1
+    return len(config.seeds) % count == 0 or arms % count == 0
 
 
 def _require_divisible(config: Config, on_device: bool, several: int) -> None:
@@ -109,6 +119,87 @@ def mesh_of(config: Config) -> Mesh | None:
     owners = range(processes.count())
     chosen = [[device for device in jax.devices() if device.process_index == owner][:each] for owner in owners]
     return Mesh(np.asarray(chosen).reshape(-1), (AXIS,))
+
+
+@dataclass(frozen=True)
+class Division:
+    """What of a run on a simulator of the host is divided over devices: whole seeds, or, where their number does not
+    allow it, the arms of each seed, which have one memory.
+
+    Seeds exchange nothing: the programs are those of one device's seeds. Arms exchange the actions that they propose
+    and the places in memory that they draw; what they have in common is the same on every device. The compiler divides
+    the programs of all arms, and is told what must lie where.
+    """
+
+    mesh: Mesh | None = None
+    """None: nothing is divided."""
+    arms: bool = False
+
+    @property
+    def devices(self) -> int:
+        return 1 if self.mesh is None else self.mesh.size
+
+    @property
+    def common(self) -> PartitionSpec:
+        """Of what the arms of a seed have in common: observations, exploration, rewards seen, random streams."""
+        return PartitionSpec() if self.arms else SEEDS
+
+    @property
+    def ring(self) -> Any:
+        return PartitionSpec() if self.arms else RING_OF_SEEDS
+
+    @property
+    def learner(self) -> PartitionSpec:
+        return along(1) if self.arms else SEEDS
+
+    def part(self, algorithm: Any) -> Any:
+        """The algorithm of what one device has."""
+        if self.mesh is None:
+            return algorithm
+        if self.arms:
+            return replace(algorithm, arms=algorithm.arms[: len(algorithm.arms) // self.devices])
+        return algorithm.of_seeds(algorithm.seeds // self.devices)
+
+    def programmed(self, algorithm: Any) -> Any:
+        """The algorithm whose functions are given to `apply`."""
+        return algorithm if self.arms else self.part(algorithm)
+
+    def apply(self, function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        """The function on all devices; arguments and results are divided as said."""
+        if not self.arms:
+            return over_devices(function, self.mesh, inputs, outputs)
+
+        def constrained(*arguments: Any) -> Any:
+            arguments = jax.lax.with_sharding_constraint(arguments, self._shardings(inputs))
+            return jax.lax.with_sharding_constraint(function(*arguments), self._shardings(outputs))
+
+        return constrained
+
+    def put(self, tree: Any, parts: Any) -> Any:
+        """On the device, or divided over all of them."""
+        if self.mesh is None:
+            return jax.tree.map(jnp.asarray, tree)
+        return jax.device_put(tree, self._shardings(parts))
+
+    def _shardings(self, parts: Any) -> Any:
+        assert self.mesh is not None
+        return jax.tree.map(functools.partial(NamedSharding, self.mesh), parts)
+
+    def describe(self, algorithm: Any) -> list[str]:
+        """A line for the user, where something is divided."""
+        if self.mesh is None:
+            return []
+        count, what = (len(algorithm.arms), "arms of each seed") if self.arms else (algorithm.seeds, "seeds")
+        return [f"learners: {count // self.devices} of {count} {what} on each device"]
+
+
+UNDIVIDED = Division()
+
+
+def division_of(config: Config) -> Division:
+    """How the learners of a run on a simulator of the host are divided."""
+    mesh = mesh_of(config)
+    return Division(mesh, arms=mesh is not None and len(config.seeds) % mesh.size != 0)
 
 
 def use_compilation_cache() -> None:

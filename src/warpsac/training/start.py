@@ -238,17 +238,18 @@ def make_driver(
         placement = _placement(algorithm, config, "device")
         return FusedDriver(config, algorithm, env, evaluation_env), placement
     from warpsac.training.simulators import HostSimulators, TorchSimulators
-    from warpsac.training.stepped import SteppedDriver, of_one_device
+    from warpsac.training.stepped import SteppedDriver
 
     simulators = (TorchSimulators if target.torch else HostSimulators)(config, to_close, resumed)
-    mesh = devices.mesh_of(config)
     if target.torch:  # environments are divided, over processes
+        mesh = devices.mesh_of(config)
         algorithm = make_algorithm(config, simulators.spec, symmetry, mesh)
         placement = _placement(algorithm, config, config.replay.placement if mesh is None else "device")
         return SteppedDriver(config, algorithm, simulators, placement), placement
     algorithm = make_algorithm(config, simulators.spec, symmetry)
-    placement = _placement(of_one_device(algorithm, mesh), config, config.replay.placement, algorithm.ring)
-    return SteppedDriver(config, algorithm, simulators, placement, mesh), placement
+    division = devices.division_of(config)
+    placement = _placement(division.part(algorithm), config, config.replay.placement, algorithm.ring)
+    return SteppedDriver(config, algorithm, simulators, placement, division), placement
 
 
 def make_algorithm(

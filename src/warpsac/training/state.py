@@ -71,7 +71,7 @@ class Driver(abc.ABC):
     display: Display
     state: TrainState
     devices: int = 1
-    """Over so many the environments, or the seeds, are divided."""
+    """Over so many the environments, or the learners, are divided."""
     notes: Sequence[str] = ()
     """What a user should know about the simulators, one line each."""
     keys: Any

@@ -8,7 +8,7 @@ rollout is complete.
 Calls return as soon as the work is dispatched; only reading an action, metrics or a checkpoint waits. An interaction
 sends the device one array, the packed step: observations to act on and counters are there already.
 
-Seeds may be divided over several devices: each then runs the same programs for its own seeds, and nothing is exchanged.
+Seeds, or the arms of a portfolio, may be divided over several devices (`Division`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
+from warpsac.agents.algorithm import Algorithm, over_seeds
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
-from warpsac.replay.sharded import RING, RING_OF_SEEDS, SEEDS, along
+from warpsac.replay.sharded import RING, along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import evaluate, processes
-from warpsac.training.devices import CompiledAhead, Placement
+from warpsac.training.devices import UNDIVIDED, CompiledAhead, Division, Placement
 from warpsac.training.episodes import Episode
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.state import (
@@ -120,20 +120,19 @@ class Programs(NamedTuple):
 
 
 @functools.lru_cache(maxsize=8)
-def compile_programs(algorithm: Algorithm, mesh: Mesh | None = None) -> Programs:
+def compile_programs(algorithm: Algorithm, division: Division) -> Programs:
     """The programs of an algorithm; a second run of the same in one process finds them compiled.
 
-    With a mesh, `algorithm` is that of one device's seeds, and the programs take and return the arrays of all seeds.
+    Where a run is divided over devices they take and return the arrays of all seeds and arms.
     """
+    algorithm = division.programmed(algorithm)
     sac = algorithm if isinstance(algorithm, Sac) else None
-    same = PartitionSpec()
-    memory_parts = RING_OF_SEEDS if sac else SEEDS
-    batch_parts = along(1) if sac and sac.loops else SEEDS
+    same, common, learner = PartitionSpec(), division.common, division.learner
+    memory_parts = division.ring if sac else common
+    batch_parts = PartitionSpec(None, *learner) if sac and sac.loops else learner
+    everywhere = division.apply
 
-    def everywhere(function: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
-        return over_devices(function, mesh, inputs, outputs)
-
-    remember_all = everywhere(algorithm.remember, (memory_parts, *[SEEDS] * 5, same), (memory_parts, SEEDS))
+    remember_all = everywhere(algorithm.remember, (memory_parts, *[common] * 5, same), (memory_parts, common))
 
     def act(policy: Any, exploration: Any, scale: Any, obs: Array, keys: Any, counter: Array) -> Any:
         """Actions to remember, those for the simulator if they differ, exploration, and the next interaction's number:
@@ -157,27 +156,27 @@ def compile_programs(algorithm: Algorithm, mesh: Mesh | None = None) -> Programs
         return constrained(tree, algorithm.mesh, algorithm.ring.num_envs)
 
     best = over_seeds(algorithm.actor.best_action, algorithm.seeds)
-    of_learner = (SEEDS, SEEDS, SEEDS)  # learner, scale, sums
+    of_learner = (learner, common, learner)  # learner, scale, sums
     return Programs(
-        act=jax.jit(everywhere(act, (*[SEEDS] * 5, same), (SEEDS, SEEDS, SEEDS, same)), donate_argnums=1),
-        act_best=jax.jit(everywhere(best, SEEDS, SEEDS)),
+        act=jax.jit(everywhere(act, (learner, *[common] * 4, same), (common, common, common, same)), donate_argnums=1),
+        act_best=jax.jit(everywhere(best, common, common)),
         remember=jax.jit(remember, donate_argnums=(0, 1)),
         cut=jax.jit(
-            everywhere(algorithm.cut, (memory_parts, SEEDS, SEEDS, SEEDS), (memory_parts, SEEDS)),
+            everywhere(algorithm.cut, (memory_parts, common, common, common), (memory_parts, common)),
             donate_argnums=(0, 1),
         ),
-        sample=jax.jit(everywhere(algorithm.sample, (memory_parts, SEEDS, SEEDS, SEEDS), batch_parts)),
+        sample=jax.jit(everywhere(algorithm.sample, (memory_parts, common, common, common), batch_parts)),
         learn=tuple(
             jax.jit(
                 everywhere(
-                    functools.partial(algorithm.learn, phase=phase), (*of_learner, batch_parts, SEEDS), of_learner
+                    functools.partial(algorithm.learn, phase=phase), (*of_learner, batch_parts, common), of_learner
                 ),
                 donate_argnums=(0, 1, 2),
             )
             for phase in range(algorithm.phases)
         ),
-        observe=jax.jit(everywhere(sac.observe_rewards, SEEDS, SEEDS), donate_argnums=0) if sac else None,
-        sample_keys=jax.jit(everywhere(sac.sample_keys, (SEEDS, same), SEEDS)) if sac else None,
+        observe=jax.jit(everywhere(sac.observe_rewards, common, common), donate_argnums=0) if sac else None,
+        sample_keys=jax.jit(everywhere(sac.sample_keys, (common, same), common)) if sac else None,
     )
 
 
@@ -188,14 +187,6 @@ def constrained(tree: Any, mesh: Mesh, num_envs: int) -> Any:
     return jax.tree.map(constrain, tree)
 
 
-def of_one_device(algorithm: Algorithm, mesh: Mesh | None) -> Algorithm:
-    """The algorithm for the seeds of one device, where seeds are divided over several."""
-    if mesh is None:
-        return algorithm
-    assert isinstance(algorithm, Sac), "a rule of the settings"
-    return algorithm.of_seeds(algorithm.seeds // mesh.size)
-
-
 class SteppedDriver(Driver):
     def __init__(
         self,
@@ -203,18 +194,14 @@ class SteppedDriver(Driver):
         algorithm: Algorithm,
         simulators: HostSimulators,
         placement: Placement,
-        mesh: Mesh | None = None,
+        division: Division = UNDIVIDED,
     ):
-        """`placement`: where the memory lives; only replay can live on the host. `mesh`: the devices over which the
-        seeds are divided, if there are several."""
+        """`placement`: where the memory lives; only replay can live on the host."""
         self.config, self.algorithm, self.simulators = config, algorithm, simulators
         self.spec, self._first_obs = simulators.spec, simulators.reset()
-        self.notes, self._mesh = simulators.notes, mesh
-        own = of_one_device(algorithm, mesh)
-        if mesh is not None:
-            self.devices = mesh.size
-            self.notes = [*self.notes, f"learners: {own.seeds} of {algorithm.seeds} seeds on each device"]
-        self.programs: Programs = compile_programs(own, mesh)  # type: ignore[arg-type]
+        self._division, self.devices = division, division.devices
+        self.notes = [*simulators.notes, *division.describe(algorithm)]
+        self.programs: Programs = compile_programs(algorithm, division)  # type: ignore[arg-type]
         self._overlap = config.overlap and algorithm.ring is not None  # a rollout is learned from at once
         self._in_a_thread = simulators.overlaps_in_a_thread
         self._stride, self._phases = algorithm.stride, algorithm.phases
@@ -240,34 +227,33 @@ class SteppedDriver(Driver):
         self.place()
 
     def place(self) -> None:
-        if self._mesh is None:
+        division, agent = self._division, self.state.agent
+        if division.mesh is None:
             return
-        memory = self.state.agent.memory
-        agent = self._put(self.state.agent._replace(memory=()), SEEDS)
-        if not self._host_memory:
-            memory = self._put(memory, RING_OF_SEEDS)
-        self.state = self.state._replace(agent=agent._replace(memory=memory))
-        self.keys = self._put(self.keys, SEEDS)
-
-    def _put(self, tree: Any, parts: Any) -> Any:
-        """On the device, or divided over all of them."""
-        if self._mesh is None:
-            return jax.tree.map(jnp.asarray, tree)
-        return jax.device_put(tree, jax.tree.map(functools.partial(NamedSharding, self._mesh), parts))
+        agent = agent._replace(
+            learner=division.put(agent.learner, division.learner),
+            exploration=division.put(agent.exploration, division.common),
+            memory=agent.memory if self._host_memory else division.put(agent.memory, division.ring),
+            scale=division.put(agent.scale, division.common),
+            sums=division.put(agent.sums, division.learner),
+        )
+        self.state = self.state._replace(agent=agent)
+        self.keys = division.put(self.keys, division.common)
 
     def _empty_memory(self, obs: Array) -> Any:
         if self._host_memory:
             return HostRing.init(self._host_memory.ring, obs)
-        own = of_one_device(self.algorithm, self._mesh)  # each device makes its own
-        return jax.jit(over_devices(own.init_memory, self._mesh, SEEDS, RING_OF_SEEDS))(obs)
+        division = self._division  # each device makes its own
+        init = division.programmed(self.algorithm).init_memory
+        return jax.jit(division.apply(init, division.common, division.ring))(obs)
 
     def compile_ahead(self, ahead: CompiledAhead) -> None:
         """The updates, while random steps are collected: they take longer to compile than all else."""
         counters, envs = self.state.counters, self.spec.num_envs
-        on_one_device = self._mesh is None and isinstance(self.state.obs, np.ndarray)  # else where arrays lie matters
+        on_one_device = self.devices == 1 and isinstance(self.state.obs, np.ndarray)  # else where arrays lie matters
         if not on_one_device or counters.learning_from * envs >= self.config.end_step:
             return
-        obs, agent = self._put(self.state.obs, SEEDS), self.state.agent
+        obs, agent = jnp.asarray(self.state.obs), self.state.agent
         memory = jax.eval_shape(self.algorithm.init_memory, obs) if self._host_memory else agent.memory
         drawn = memory, obs, self.keys, agent.learner.updates
         if not self._host_memory:
@@ -357,9 +343,9 @@ class SteppedDriver(Driver):
         """Actions [S, N, A] to remember, and those for the simulator if they differ."""
         obs, agent = self.state.obs, self.state.agent
         if self._device_obs[0] is not obs:
-            self._device_obs = obs, self._put(obs, SEEDS)
+            self._device_obs = obs, self._division.put(obs, self._division.common)
         if self._device_counter[0] != t:
-            self._device_counter = t, self._put(np.int32(t), PartitionSpec())
+            self._device_counter = t, self._division.put(np.int32(t), PartitionSpec())
         state = agent.learner.policy, agent.exploration, agent.scale
         arguments = *state, self._device_obs[1], self.keys, self._device_counter[1]
         action, sent, exploration, following = self._call("act", self.programs.act, *arguments)
