@@ -13,6 +13,7 @@ statistics so that the caller can fold them into the running ones).
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +27,7 @@ RUNNING_MOMENTUM = 0.99
 RMS_NORM_EPS = 1e-6
 PROJECTION_EPS = 1e-8
 LOG_STD_RANGE = (-10.0, 2.0)
-OVER_FEATURES = (((0,), (0,)), ((), ()))  # products of kernels and activations sum over the first axis of both
+LANES = 64  # of a sum on a CPU: several vectors, as each addition waits for the one before
 
 
 class Format(NamedTuple):
@@ -184,8 +185,19 @@ def _two_sums(a: Array, b: Array, raw: bool) -> tuple[Array, Array]:
     """
     if raw:
         return a.sum(1), b.sum(1)
+    return jax.lax.platform_dependent(a, b, cpu=_two_sums_by_lanes, default=_two_sums_at_once)
+
+
+def _two_sums_at_once(a: Array, b: Array) -> tuple[Array, Array]:
     zero = np.float32(0)
     return jax.lax.reduce((a, b), (zero, zero), lambda x, y: (x[0] + y[0], x[1] + y[1]), (1,))
+
+
+def _two_sums_by_lanes(a: Array, b: Array) -> tuple[Array, Array]:
+    """A CPU adds one number after the other unless there are several sums next to each other."""
+    features, rows = a.shape
+    lanes = math.gcd(rows, LANES)
+    return _two_sums_at_once(*_two_sums_at_once(*(x.reshape(features, rows // lanes, lanes) for x in (a, b))))
 
 
 def _batch_moments(x: Array, raw: bool, axis: str | None) -> Moments:
@@ -265,9 +277,40 @@ def rms_norm(x: Array, scale: Array) -> Array:
     return y.astype(x.dtype)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _product(a: Array, b: Array, precision: Any, result: Any = None) -> Array:
+    """[k, m] and [k, n] -> [m, n], in the number format `result` if one is named.
+
+    JAX would derive gradients that are transposed after the product, which costs a CPU a pass over memory each; these
+    come out as they are needed.
+    """
+    return _dot(a, b, (0, 0), precision, result)
+
+
+def _product_forward(a: Array, b: Array, precision: Any, result: Any) -> tuple[Array, tuple[Array, Array]]:
+    return _dot(a, b, (0, 0), precision, result), (a, b)
+
+
+def _product_backward(precision: Any, result: Any, saved: tuple[Array, Array], g: Array) -> tuple[Array, Array]:
+    a, b = saved
+    return (
+        _dot(b, g, (1, 1), precision, result).astype(a.dtype),
+        _dot(a, g, (1, 0), precision, result).astype(b.dtype),
+    )
+
+
+def _dot(a: Array, b: Array, over: tuple[int, int], precision: Any, result: Any) -> Array:
+    """The product of two matrices, summed over these axes."""
+    sums = (((over[0],), (over[1],)), ((), ()))
+    return jax.lax.dot_general(a, b, sums, precision=precision, preferred_element_type=result)
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+
 def _linear(kernel: Array, x: Array, number: Format) -> Array:
     """[in, out] and [in, rows] -> [out, rows]."""
-    return jax.lax.dot_general(kernel.astype(number.dtype), x, OVER_FEATURES, precision=number.precision)
+    return _product(kernel.astype(number.dtype), x, number.precision)
 
 
 def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, number: Format) -> tuple[Array, TrunkMoments]:
@@ -288,10 +331,7 @@ def head_apply(network: Network, features: Array, number: Format) -> Array:
     """RMSNorm and head, [width, rows] -> [rows, outputs], in float32 from the product on."""
     y = rms_norm(features, network.trunk.rms)
     kernel = network.head_w.astype(number.dtype)
-    product = jax.lax.dot_general(
-        y, kernel, OVER_FEATURES, precision=number.precision, preferred_element_type=jnp.float32
-    )
-    return product + network.head_b
+    return _product(y, kernel, number.precision, jnp.float32) + network.head_b
 
 
 def actor_apply(
