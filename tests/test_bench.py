@@ -415,6 +415,18 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ablation-swd        24 cells,  120 runs" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["--tasks", "Hopper-v4", "--dry-run"], "--tasks"), (["--launcher", "ray"], "--launcher"),
+     (["--gpus-per-run", "0"], "--gpus-per-run")],
+)  # fmt: skip
+def test_options_without_a_suite(capsys: pytest.CaptureFixture[str], words: list[str], option: str) -> None:
+    assert cli.main(["bench", *words]) == 2
+    printed = capsys.readouterr()
+    assert f"{option} needs a SUITE, as in: warpsac bench mujoco {option} ..." in printed.err
+    assert printed.out == ""
+
+
 def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     suite = write_suite(tmp_path / "mine.yaml", ["probe-point"])
     out = tmp_path / "out"
