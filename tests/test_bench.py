@@ -176,7 +176,7 @@ def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
     missing = {Missing("dog-run", Group("warpsac-l"), (1, 4)), Missing("dog-walk", small, (3,))}
     assert set(find_missing(found, find_plans([tmp_path])[0])) == missing
     assert set(find_missing(found, find_plans([tmp_path.parent])[0])) == missing
-    assert find_missing(found) == []
+    assert find_missing(found, find_plans([tmp_path / one.name])[0]) == []
 
 
 def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

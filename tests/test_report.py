@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from run_folders import write_run
+from run_folders import config_of, write_run
 from warpsac import cli
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.provenance import own_version
@@ -23,6 +23,7 @@ from warpsac.report.groups import Group, short_labels
 from warpsac.report.page import COLOURS, colours, render
 from warpsac.report.runs import collect
 from warpsac.report.study import Comparison, Study, make_study
+from warpsac.runs.bench_plan import Planned
 
 END = 1_000_000
 L, FLASH, A = Group("warpsac-l"), Group("flashsac"), Group("warpsac-a")
@@ -303,7 +304,8 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
 
 def test_missing_runs_are_in_the_table(two_tasks: Path) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
-    found = [r for r in read_text(tables.csv_files(study_of(two_tasks))["runs.csv"]) if r["status"] != "finished"]
+    study = make_study(collect([two_tasks]), [Planned("a", config_of("dog-run", "warpsac-l", 3))])
+    found = [r for r in read_text(tables.csv_files(study)["runs.csv"]) if r["status"] != "finished"]
     assert [(r["status"], r["task"], r["variant"], r["seed"]) for r in found] == [
         ("interrupted", "dog-run", "flashsac", "3"), ("missing", "dog-run", "warpsac-l", "3"),
     ]  # fmt: skip
@@ -485,7 +487,7 @@ def test_command_in_json(two_tasks: Path, tmp_path: Path, capsys: pytest.Capture
     assert main(str(two_tasks), "--out", str(tmp_path / "elsewhere/deep"), "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["runs"] == {"finished": 8, "interrupted": 1}
-    assert printed["missing"] == 1
+    assert printed["missing"] == 0
     assert printed["families"]["dmc"]["auc"]["flashsac"]["mean"] == pytest.approx(0.25)
     assert printed["page"] == str(tmp_path / "elsewhere/deep/index.html")
 
