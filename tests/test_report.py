@@ -293,8 +293,9 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     assert 'data-sort="75.0"' in card
     assert "The only curve has fewer than three seeds" in text
     assert summary_lines(study_of(tmp_path)) == [
-        "runs: 2 finished", "my_pkg:Task-v0, warpsac-l: return 2.0 ± 0.0 over 2 seeds at the last evaluation"
-    ]  # fmt: skip
+        "runs: 2 finished",
+        "my_pkg:Task-v0, warpsac-l: return 2.0 ± 0.0 and success 75.0 ± 35.4 % over 2 seeds at the last evaluation",
+    ]
     write_run(tmp_path, "my_pkg:Task-v0", "flashsac", 1, [(0, 1.0, 1.0), (1_000_000, 19.25, 9.0)])
     text = render(study_of(tmp_path), "x")
     assert "Variant against variant" not in text  # without scores there are no means to compare
@@ -306,6 +307,20 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     assert "<h2>Results</h2>" in text
     write_run(tmp_path, "Hopper-v4", "warpsac-l", 1, straight(900))
     assert "Variant against variant" in render(study_of(tmp_path), "x")
+
+
+def test_what_no_mean_over_tasks_says_is_printed(two_tasks: Path) -> None:
+    write_run(two_tasks, "InvertedDoublePendulum-v5", "warpsac-l", 1, straight(9360), profile="demo")
+    write_run(two_tasks, "HalfCheetah-v4", "ppo", 1, straight(3000))
+    write_run(two_tasks, "RollBall-v1", "warpsac-a", 1, straight(0.875, end=60_000_000), metric="success")
+    assert summary_lines(study_of(two_tasks)) == [
+        "runs: 11 finished",
+        "dmc: score-step AUC over 2 tasks: warpsac-l 0.250, flashsac 0.250",
+        "maniskill: score-step AUC over 1 task: warpsac-a 0.438",
+        "HalfCheetah-v4, ppo: return 3,000.0 at the last evaluation",
+        "InvertedDoublePendulum-v5, warpsac-l profile=demo: return 9,360.0 at the last evaluation",
+        "RollBall-v1, warpsac-a: success 87.5 % at the last evaluation",
+    ]
 
 
 def test_unrelated_runs_are_not_compared(tmp_path: Path) -> None:
