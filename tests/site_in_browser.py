@@ -17,7 +17,7 @@ from chromium import Page, find_browser, page
 SCREENS = {"desktop": (1400, 1000, False), "phone": (390, 844, True)}
 BROKEN = "[...document.images].filter(image => image.complete && !image.naturalWidth).map(image => image.src)"
 FOUND = "[...document.querySelectorAll('#search-results li > a')].map(link => link.text)"
-SEARCHES = {"load_policy": "warpsac.load_policy", "Slurm": "From one GPU to a cluster"}
+SEARCHES = {"load_policy": "warpsac.load_policy", "Slurm": "GPUs and clusters"}
 
 
 def faults(tab: Page, path: Path) -> list[str]:

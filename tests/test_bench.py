@@ -176,7 +176,7 @@ def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
     missing = {Missing("dog-run", Group("warpsac-l"), (1, 4)), Missing("dog-walk", small, (3,))}
     assert set(find_missing(found, find_plans([tmp_path])[0])) == missing
     assert set(find_missing(found, find_plans([tmp_path.parent])[0])) == missing
-    assert find_missing(found) == []
+    assert find_missing(found, find_plans([tmp_path / one.name])[0]) == []
 
 
 def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,6 +413,18 @@ def test_ray_is_an_extra(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
 def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench"]) == 0
     assert "ablation-swd        24 cells,  120 runs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [(["--tasks", "Hopper-v4", "--dry-run"], "--tasks"), (["--launcher", "ray"], "--launcher"),
+     (["--gpus-per-run", "0"], "--gpus-per-run")],
+)  # fmt: skip
+def test_options_without_a_suite(capsys: pytest.CaptureFixture[str], words: list[str], option: str) -> None:
+    assert cli.main(["bench", *words]) == 2
+    printed = capsys.readouterr()
+    assert f"{option} needs a SUITE, as in: warpsac bench mujoco {option} ..." in printed.err
+    assert printed.out == ""
 
 
 def test_two_benches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -221,7 +221,14 @@ WRONG: list[tuple[str, str]] = [
     ("{tasks: dmc, settings: {learner: {blokcs: 1}}}", "unknown setting learner.blokcs"),
     ("{tasks: dmc, settings: {learner: {blocks: 4}}}", "learner.blocks = 4: must be 1, 2 or 3"),
     ("{tasks: dmc, settings: {total_steps: many}}", "total_steps = 'many': must be of type int"),
-    ("{tasks: dmc, settings: {seeds: [1]}}", "settings: seeds cannot be set for the cells of a suite"),
+    (
+        "{tasks: dmc, settings: {seeds: [1]}}",
+        "settings: seeds cannot be set for the cells of a suite: they stand beside `tasks`, as seeds: [...], or in",
+    ),
+    (
+        "{tasks: dmc, settings: {profile: demo}}",
+        "settings: profile cannot be set for the cells of a suite: it stands beside `tasks`, as profile: ...",
+    ),
     (
         "{tasks: dmc, settings: {algo: ppo}}",
         "settings: algo cannot be set for the cells of a suite: choose it by variant, as variants: [ppo] or --variants",

@@ -21,6 +21,8 @@ import pytest
 from warpsac import cli, load_policy
 from warpsac.agents.ppo.learner import METRICS as PPO_METRICS
 from warpsac.agents.sac.algorithm import METRICS as SAC_METRICS
+from warpsac.bench.command import BenchOptions, load_suite, require_no_options
+from warpsac.bench.suite import BUILT_IN
 from warpsac.config.loading import parse
 from warpsac.config.profiles import resolve
 from warpsac.config.schema import Config
@@ -144,8 +146,12 @@ def test_commands_that_are_shown_can_be_given(page: Path):
                 continue
             if name == "train" and "--resume" not in words:
                 require_effect(cli.train_config(cli.apart(words)[1])[0])
-            else:
-                parse(OPTIONS[name], words, name)
+                continue
+            options = parse(OPTIONS[name], words, name)
+            if isinstance(options, BenchOptions) and options.suite is None:
+                require_no_options(options)
+            elif isinstance(options, BenchOptions) and options.suite in BUILT_IN:
+                load_suite(options)
 
 
 def measured_points(name: str) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from run_folders import write_run
+from run_folders import config_of, write_run
 from warpsac import cli
 from warpsac.config.profiles import VARIANTS
 from warpsac.config.provenance import own_version
@@ -23,6 +23,7 @@ from warpsac.report.groups import Group, short_labels
 from warpsac.report.page import COLOURS, colours, render
 from warpsac.report.runs import collect
 from warpsac.report.study import Comparison, Study, make_study
+from warpsac.runs.bench_plan import Planned
 
 END = 1_000_000
 L, FLASH, A = Group("warpsac-l"), Group("flashsac"), Group("warpsac-a")
@@ -112,7 +113,11 @@ def test_a_shorter_run_gets_no_area_and_takes_none_from_others(two_tasks: Path) 
     assert {metric: means(scope(study, "dmc").comparisons[metric]) for metric in before} == before
     assert all(short not in (pair.group, pair.against) for pair in scope(study, "dmc").comparisons["final"].pairs)
     assert 'class="ci">at 5,000</span>' in render(study, "x")
-    assert "No AUC for runs that end before the others of their task" in render(study, "x")
+    text = render(study, "x")
+    assert "not compared with them: warpsac-l stop_at=5000 on dog-run." in text
+    assert "No AUC" not in text
+    write_run(two_tasks, "dog-walk", "warpsac-a", 1, straight(100)[-1:])
+    assert "a single evaluation or a shorter time budget: warpsac-a on dog-walk." in render(study_of(two_tasks), "x")
 
 
 def test_ends_a_little_apart_still_compare(tmp_path: Path) -> None:
@@ -288,8 +293,9 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     assert 'data-sort="75.0"' in card
     assert "The only curve has fewer than three seeds" in text
     assert summary_lines(study_of(tmp_path)) == [
-        "runs: 2 finished", "my_pkg:Task-v0, warpsac-l: return 2.0 ± 0.0 over 2 seeds at the last evaluation"
-    ]  # fmt: skip
+        "runs: 2 finished",
+        "my_pkg:Task-v0, warpsac-l: return 2.0 ± 0.0 and success 75.0 ± 35.4 % over 2 seeds at the last evaluation",
+    ]
     write_run(tmp_path, "my_pkg:Task-v0", "flashsac", 1, [(0, 1.0, 1.0), (1_000_000, 19.25, 9.0)])
     text = render(study_of(tmp_path), "x")
     assert "Variant against variant" not in text  # without scores there are no means to compare
@@ -297,13 +303,69 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     assert "my_pkg:Task-v0, flashsac: return 19.2 at the last evaluation" in summary_lines(study_of(tmp_path))
     write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
     text = render(study_of(tmp_path), "x")
-    assert "Variant against variant" in text
+    assert "Variant against variant" not in text  # one variant has scores
     assert "<h2>Results</h2>" in text
+    write_run(tmp_path, "Hopper-v4", "warpsac-l", 1, straight(900))
+    assert "Variant against variant" in render(study_of(tmp_path), "x")
+
+
+def test_what_no_mean_over_tasks_says_is_printed(two_tasks: Path) -> None:
+    write_run(two_tasks, "InvertedDoublePendulum-v5", "warpsac-l", 1, straight(9360), profile="demo")
+    write_run(two_tasks, "HalfCheetah-v4", "ppo", 1, straight(3000))
+    write_run(two_tasks, "RollBall-v1", "warpsac-a", 1, straight(0.875, end=60_000_000), metric="success")
+    assert summary_lines(study_of(two_tasks)) == [
+        "runs: 11 finished",
+        "dmc: score-step AUC over 2 tasks: warpsac-l 0.250, flashsac 0.250",
+        "maniskill: score-step AUC over 1 task: warpsac-a 0.438",
+        "HalfCheetah-v4, ppo: return 3,000.0 at the last evaluation",
+        "InvertedDoublePendulum-v5, warpsac-l profile=demo: return 9,360.0 at the last evaluation",
+        "RollBall-v1, warpsac-a: success 87.5 % at the last evaluation",
+    ]
+
+
+def test_unrelated_runs_are_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path, "HalfCheetah-v4", "warpsac-l", 1, straight(900))
+    write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
+    text = render(study_of(tmp_path), "x")
+    assert "nothing to aggregate" in text
+    assert "Variant against variant" not in text
+    assert "Over all tasks" not in text
+    assert 'id="trouble"' not in text  # nothing is
+    assert 'href="#trouble"' not in text
+    assert text.count("<article") == 2
+
+
+def test_a_mean_over_one_task_is_drawn_on_its_card_alone(tmp_path: Path) -> None:
+    write_run(tmp_path, "HalfCheetah-v4", "warpsac-l", 1, straight(900))
+    for variant in ("flashsac", "warpsac-a"):
+        write_run(tmp_path, "Hopper-v4", variant, 1, straight(900)[:1])  # interrupted
+    text = render(study_of(tmp_path), "x")
+    assert "Variant against variant" not in text
+    assert 'class="chart big"' not in text
+    assert 'href="#trouble"' in text
+
+
+def test_a_task_without_evaluations_has_no_card(tmp_path: Path) -> None:
+    write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
+    for task in ("my_pkg:Walk-v0", "HalfCheetah-v4"):
+        (write_run(tmp_path, task, "warpsac-l", 1, []) / "failure.txt").write_text("the loss is not finite")
+    text = render(study_of(tmp_path), "x")
+    assert re.findall(r'<article class="card"><h3>(.*?)</h3>', text) == ["Hopper-v4"]
+    assert "Other tasks" not in text
+    assert text.count("the loss is not finite") == 2
+
+
+def test_settings_of_all_runs_are_said_once(tmp_path: Path) -> None:
+    write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900), profile="demo", learner={"gamma": 0.9})
+    assert "<li>Settings of all runs: profile=demo, learner.gamma=0.9.</li>" in " ".join(
+        render(study_of(tmp_path), "x").split()
+    )
 
 
 def test_missing_runs_are_in_the_table(two_tasks: Path) -> None:
     write_run(two_tasks, "dog-run", "flashsac", 3, straight(5)[:1])
-    found = [r for r in read_text(tables.csv_files(study_of(two_tasks))["runs.csv"]) if r["status"] != "finished"]
+    study = make_study(collect([two_tasks]), [Planned("a", config_of("dog-run", "warpsac-l", 3))])
+    found = [r for r in read_text(tables.csv_files(study)["runs.csv"]) if r["status"] != "finished"]
     assert [(r["status"], r["task"], r["variant"], r["seed"]) for r in found] == [
         ("interrupted", "dog-run", "flashsac", "3"), ("missing", "dog-run", "warpsac-l", "3"),
     ]  # fmt: skip
@@ -368,7 +430,8 @@ def test_why_there_is_no_mean_over_families(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, straight(600))
     write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(600))
     text = render(study_of(tmp_path), "x")
-    assert "No mean over the 2 tasks: none of them has all variants." in text
+    assert text.count("No mean over the 2 tasks: none of them has all variants.") == 1
+    assert "Variant against variant" not in text
     assert 'class="chart big"' not in text  # rather than an empty box
     for task, variant in (("dog-walk", "warpsac-a"), ("Ant-v4", "warpsac-norm-off")):
         write_run(tmp_path, task, variant, 1, straight(600))
@@ -485,7 +548,7 @@ def test_command_in_json(two_tasks: Path, tmp_path: Path, capsys: pytest.Capture
     assert main(str(two_tasks), "--out", str(tmp_path / "elsewhere/deep"), "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["runs"] == {"finished": 8, "interrupted": 1}
-    assert printed["missing"] == 1
+    assert printed["missing"] == 0
     assert printed["families"]["dmc"]["auc"]["flashsac"]["mean"] == pytest.approx(0.25)
     assert printed["page"] == str(tmp_path / "elsewhere/deep/index.html")
 

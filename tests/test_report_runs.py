@@ -22,6 +22,7 @@ from warpsac.errors import TrainingStopped, UserError
 from warpsac.report.groups import Changes, Group, group_of
 from warpsac.report.missing import Missing, find_missing
 from warpsac.report.runs import Run, collect, common_changes, read_run
+from warpsac.report.study import make_study
 from warpsac.runs import checkpoint, rowfiles, run_folder
 from warpsac.runs.bench_plan import Planned
 from warpsac.training import start as training
@@ -327,12 +328,9 @@ def test_settings_that_all_runs_share(tmp_path: Path) -> None:
     write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="a", learner={"tau": 0.02})
     write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL, name="b", learner={"tau": 0.02, "gamma": 0.9})
     assert common_changes(collect([tmp_path])) == (("learner.tau", "0.02"),)
-    # PPO has no such setting; a task that it alone was trained on is missing as if there were none.
+    # PPO has no such setting.
     write_run(tmp_path, "dog-walk", "ppo", 1, FULL, name="c", total_steps=END)
-    found = collect([tmp_path])
-    shared = ("learner.tau", "0.02")
-    assert shared in common_changes(found)
-    assert Missing("dog-walk", Group("warpsac-l", (shared,)), (1,)) in find_missing(found)
+    assert ("learner.tau", "0.02") in common_changes(collect([tmp_path]))
 
 
 def test_the_same_seed_twice_counts_once(tmp_path: Path) -> None:
@@ -371,28 +369,30 @@ def test_nothing_to_report(tmp_path: Path) -> None:
         collect([tmp_path / "file"])
 
 
-def test_missing_runs(tmp_path: Path) -> None:
-    for seed in (1, 2, 3):
-        write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL)
-    write_run(tmp_path, "dog-run", "flashsac", 2, FULL[:1])  # interrupted is not missing
-    write_run(tmp_path, "dog-walk", "warpsac-l", 1, FULL)
-    write_run(tmp_path, "dog-walk", "warpsac-l", 2, FULL, learner={"critics": 1})
-    write_run(tmp_path, "Hopper-v4", "warpsac-a", 5, FULL)  # another family: no other run is expected there
-    write_run(tmp_path, "dog-trot", "flashsac", 4, FULL, learner={"critics": 1})  # nor is an ablation in full
-    assert set(find_missing(collect([tmp_path]))) == {
-        Missing("dog-run", Group("flashsac"), (1, 3)),
-        Missing("dog-walk", Group("flashsac"), (1,)),
-    }
+def test_of_runs_without_a_plan_none_is_missing(tmp_path: Path) -> None:
+    for seed in (1, 2, 4):
+        write_run(tmp_path, "HalfCheetah-v4", "warpsac-l", seed, FULL)
+    write_run(tmp_path, "HalfCheetah-v4", "flashsac", 1, FULL)
+    write_run(tmp_path, "Hopper-v4", "flashsac", 1, FULL[:1])
+    for task, seed in (("Hopper-v4", 1), ("Ant-v4", 2)):
+        write_run(tmp_path, task, "warpsac-l", seed, FULL, profile="demo")
+    study = make_study(collect([tmp_path]))
+    assert study.missing == []
+    assert study.counts == {"finished": 6, "interrupted": 1}
 
 
-def test_a_shorter_run_of_a_seed_makes_no_other_run_missing(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        write_run(tmp_path, "dog-run", "warpsac-l", seed, FULL)
-    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL[:2], name="trial", stop_at=END // 2)
-    assert find_missing(collect([tmp_path])) == []
-    write_run(tmp_path, "dog-run", "warpsac-l", 3, FULL[:2], name="other trial", stop_at=END // 2)
-    write_run(tmp_path, "dog-run", "flashsac", 1, FULL)
-    assert find_missing(collect([tmp_path])) == [Missing("dog-run", Group("flashsac"), (2, 3))]
+def test_missing_runs_are_those_of_the_plan(tmp_path: Path) -> None:
+    write_run(tmp_path, "dog-run", "warpsac-l", 1, FULL)
+    write_run(tmp_path, "dog-run", "warpsac-l", 2, FULL[:1])  # interrupted is not missing
+    write_run(tmp_path, "dog-walk", "warpsac-l", 1, FULL)  # not planned
+    planned = [
+        Planned(variant, dataclasses.replace(config_of("dog-run", variant, 1), seeds=(1, 2, 3)))
+        for variant in ("warpsac-l", "flashsac")
+    ]
+    assert make_study(collect([tmp_path]), planned).missing == [
+        Missing("dog-run", Group("warpsac-l"), (3,)),
+        Missing("dog-run", Group("flashsac"), (1, 2, 3)),
+    ]
 
 
 @pytest.mark.usefixtures("no_pictures")

@@ -37,6 +37,8 @@ def test_the_index_lists_every_page_once(pages: ModuleType) -> None:
     assert sorted(listed) == sorted({page.stem for page in DOCS} - {"index"})
     shown = re.findall(r"^[\w -]+ <([\w-]+)>$", pages.navigation(text), re.MULTILINE)
     assert shown == listed
+    headings = {page.stem: page.read_text().partition("\n")[0] for page in DOCS if page.stem != "index"}
+    assert headings == {page: f"# {title}" for page, title in pages.titles().items()}  # the search shows headings
 
 
 def test_blocks_are_those_that_the_site_fills(pages: ModuleType) -> None:
@@ -45,6 +47,8 @@ def test_blocks_are_those_that_the_site_fills(pages: ModuleType) -> None:
     assert sorted(named) == sorted(pages.BLOCKS)
     assert sum(text.count("<!-- /site -->") for text in texts) == len(named)
     assert "](images/g1-walk.webp)" in pages.introduction()
+    assert "\n## 0.1.0" in pages.changelog()
+    assert "([trust.md](trust.md))" in pages.changelog()
     assert pages.python().startswith("```python\nfrom warpsac import")
     assert "interrupted.\n" in pages.python()
 
@@ -59,6 +63,7 @@ def test_marks_and_numbers_stay_together(pages: ModuleType) -> None:
     ("link", "leads_to"),
     [
         ("[x](../README.md)", "[x](index.md)"),
+        ("[x](../CHANGELOG.md)", "[x](changelog.md)"),
         ("[x](../examples/own_gym_env.py)", "[x](../examples/own_gym_env.py)"),
         ("![x](../results/g1-h200.png)", "![x](../results/g1-h200.png)"),
         ("[x](../gone.md)", "[x](../gone.md)"),

@@ -1,7 +1,7 @@
 """What the site makes of the pages, which are plain Markdown that reads well on a code host too.
 
-- A link out of docs/ leads to the home page (README.md), takes the file along (a program, a notebook, a picture), or
-  leads to the repository.
+- A link out of docs/ leads to the page with the same text (README.md, CHANGELOG.md), takes the file along (a program, a
+  notebook, a picture), or leads to the repository.
 - index.md is the navigation: a section of the sidebar for each of its sections, an entry for each link in its lists.
 - A link that shows a file's name, as in `[metrics.md](metrics.md)`, shows the title of its entry instead.
 - api.md is a list of names; each is replaced by what its docstrings say.
@@ -36,7 +36,16 @@ REPORT = "kept-runs/index.html"  # where make_site.py writes the report of resul
 
 def introduction() -> str:
     """README.md between its heading and its second one."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").split("\n## ")[0].partition("\n")[2]
+    return below_heading("README.md").split("\n## ")[0]
+
+
+def changelog() -> str:
+    return below_heading("CHANGELOG.md")
+
+
+def below_heading(name: str) -> str:
+    """A file of the repository's root without its first line, with links as a page of docs/ has them."""
+    text = (ROOT / name).read_text(encoding="utf-8").partition("\n")[2].replace("[docs/", "[")
     return re.sub(r"\]\((?!https?:|#)([^)]+)\)", lambda link: f"]({seen_from_docs(link.group(1))})", text)
 
 
@@ -58,15 +67,22 @@ def report() -> str:
     return f"The report of these runs ({alone}; `warpsac report results/trained` makes it):\n\n{frame}\n"
 
 
-BLOCKS = {"introduction": introduction, "python": python, "report": report, "settings": settings.tables}
+BLOCKS = {
+    "introduction": introduction,
+    "python": python,
+    "report": report,
+    "settings": settings.tables,
+    "changelog": changelog,
+}
+PAGE_OF = {ROOT / "README.md": "index.md", ROOT / "CHANGELOG.md": "changelog.md"}
 
 
 def outside(link: re.Match[str]) -> str:
     """Where a link to a file outside docs/ leads."""
     target = link.group(1)
     path = (ROOT / "docs" / target).resolve()
-    if path == ROOT / "README.md":
-        return "index.md"
+    if path in PAGE_OF:
+        return PAGE_OF[path]
     if path.suffix in SHOWN | TAKEN_ALONG or not path.exists():  # what is missing is a warning
         return target
     return f"{REPOSITORY}/{'tree' if path.is_dir() else 'blob'}/main/{path.relative_to(ROOT)}"

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -84,6 +84,7 @@ class BenchOptions:
 
 def command(asked: BenchOptions) -> int:
     if asked.suite is None:
+        require_no_options(asked)
         _list_suites()
         return 0
     if asked.launcher == "ray" and asked.gpus is not None:
@@ -105,6 +106,14 @@ def command(asked: BenchOptions) -> int:
         if suite.cells:
             write_plan(folder, [Planned(cell.name, cell.config) for cell in suite.cells])
         return _train(suite, folder, asked, courses_of(folder))
+
+
+def require_no_options(asked: BenchOptions) -> None:
+    """Without a suite the built-in ones are listed: an option would do nothing."""
+    given = [field.name for field in fields(asked) if getattr(asked, field.name) != field.default]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UserError(f"{option} needs a SUITE, as in: warpsac bench mujoco {option} ...")
 
 
 def _courses_of(suite: Suite) -> Callable[[Path], list[Course]]:

@@ -30,6 +30,13 @@ MOST_RUNS = 100_000
 # Not settings of a cell: decided by the suite's own keys or by the folder; a time budget because a run of a suite ends
 # at its last step.
 FIXED = frozenset({"task", "algo", "variant", "profile", "seeds", "out", "name", "time_budget"})
+# Where some of these are given instead.
+PLACE_OF = {
+    "algo": f"choose it by variant, as variants: [{PPO}] or --variants {PPO}",
+    "variant": "it stands beside `tasks`, as variants: [...]",
+    "profile": "it stands beside `tasks`, as profile: ...",
+    "seeds": "they stand beside `tasks`, as seeds: [...], or in --seeds",
+}
 
 # The variants with published curves, by regime: compared where a suite names none.
 COMPARED = {
@@ -183,7 +190,7 @@ class Grid:
 
         def made(settings: Settings) -> Config:
             for given in FIXED & settings.keys():
-                hint = f": choose it by variant, as variants: [{PPO}] or --variants {PPO}" if given == "algo" else ""
+                hint = f": {PLACE_OF[given]}" if given in PLACE_OF else ""
                 raise UserError(f"settings: {given} cannot be set for the cells of a suite{hint}")
             return configure(task, variant=variant, profile=self.profile, seeds=list(self.seeds), **settings)[0]
 

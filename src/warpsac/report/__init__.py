@@ -2,7 +2,7 @@
 
 groups     variant and changed settings of a run; scale of a task's results
 runs       finds and reads run folders: how each run ended, and which are alike
-missing    runs that were planned, or that a grid lacks
+missing    runs that a bench has planned and that do not exist
 aggregate  arithmetic: areas, interquartile means, bootstrap intervals
 study      results per task and what compares with what
 tables     the CSV files

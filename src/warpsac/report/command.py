@@ -168,21 +168,33 @@ def summary_lines(study: Study) -> list[str]:
 
 
 def _own(study: Study) -> list[str]:
-    """What was reached on tasks that have no scores."""
+    """What was reached where no mean over several tasks says it."""
     short = dict(zip(study.groups, short_labels([group.without(study.common) for group in study.groups]), strict=True))
+    means = [mean for scope in study.scopes if len((mean := scope.comparisons["auc"]).tasks) > 1]
+    in_means = {(task, row.group) for mean in means for task in mean.tasks for row in mean.rows}
     lines = [
-        f"{task.scale.task}, {short[group]}: return {_final(found)} at the last evaluation"
+        f"{task.scale.task}, {short[group]}: {_final(task.scale.metric, task.finished[group])} at the last evaluation"
         for task in study.tasks
-        for group, found in task.finished.items()
-        if not task.scale.bounds
+        for group in task.groups
+        if group in task.finished and (task.scale.task, group) not in in_means
     ]
     more = len(lines) - MOST_LINES
     return lines if more <= 0 else [*lines[:MOST_LINES], f"{more} more of these, all of them on the page"]
 
 
-def _final(found: Sequence[runs.Run]) -> str:
-    mean, std = mean_and_spread(np.array([run.raw[-1] for run in found]))
-    return plain(mean, ",.1f") + ("" if std is None else f" ± {plain(std, ',.1f')} over {len(found)} seeds")
+def _final(metric: str, found: Sequence[runs.Run]) -> str:
+    """The task's metric, and the success that some tasks report next to their return."""
+    results = _mean_std([run.raw[-1] for run in found])
+    text = f"return {results}" if metric == "return" else f"success {results} %"
+    successes = [run.success for run in found if run.success is not None]
+    if successes:
+        text += f" and success {_mean_std(successes)} %"
+    return text if len(found) == 1 else f"{text} over {len(found)} seeds"
+
+
+def _mean_std(values: Sequence[float]) -> str:
+    mean, std = mean_and_spread(np.array(values))
+    return plain(mean, ",.1f") + ("" if std is None else f" ± {plain(std, ',.1f')}")
 
 
 def _scoreboard(found: list[runs.Run], out: Path, asked: ReportOptions) -> int:

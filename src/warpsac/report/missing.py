@@ -1,15 +1,15 @@
-"""Which runs are missing: those of a plan, or the gaps in the grid that the runs form."""
+"""Which runs are missing: those that a bench has planned. Of runs that somebody started by hand none is expected."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from warpsac.errors import UserError
-from warpsac.report.groups import OTHER_FAMILY, Group, group_of, in_order, scale_of
-from warpsac.report.runs import Run, common_changes
+from warpsac.report.groups import Group, group_of, scale_of
+from warpsac.report.runs import Run
 from warpsac.runs.bench_plan import PLAN, Planned, read_plan
 
 RunKey = tuple[str, Group, int]
@@ -34,15 +34,14 @@ def find_plans(roots: Sequence[Path]) -> tuple[list[Planned], list[str]]:
     return cells, unreadable
 
 
-def find_missing(runs: Sequence[Run], planned: Sequence[Planned] = ()) -> list[Missing]:
-    """The runs that are planned and do not exist; without a plan, the gaps in the grid that the runs form."""
+def find_missing(runs: Sequence[Run], planned: Sequence[Planned]) -> list[Missing]:
+    """The runs that are planned and do not exist."""
     lengths: defaultdict[RunKey, set[int]] = defaultdict(set)  # a plan may have the same run at two lengths
     for run in runs:
         if run.group and run.seed is not None:
             lengths[run.task, run.group.planned, run.seed].add(run.end_step)
-    expected = _planned_lengths(runs, planned) if planned else {key: {0} for key in _grid(runs, lengths.keys())}
     gaps: defaultdict[tuple[str, Group], set[int]] = defaultdict(set)
-    for (task, group, seed), wanted in expected.items():
+    for (task, group, seed), wanted in _planned_lengths(runs, planned).items():
         if len(lengths[task, group, seed]) < len(wanted):
             gaps[task, group].add(seed)
     return [Missing(task, group, tuple(sorted(seeds))) for (task, group), seeds in gaps.items()]
@@ -57,18 +56,3 @@ def _planned_lengths(runs: Sequence[Run], planned: Sequence[Planned]) -> Mapping
             if not any(folder == name and run.endswith(f"-seed{seed}") for folder, run in unreadable):
                 wanted[scale_of(config).task, group_of(config), seed].add(config.end_step)
     return wanted
-
-
-def _grid(runs: Sequence[Run], existing: Collection[RunKey]) -> Iterator[RunKey]:
-    """Every plain variant on a task should have the seeds that any of them has on it, and one that occurs in a family
-    all tasks that occur in it. Of an ablation nothing is expected: who tries one chooses where and with which seeds. A
-    seed with a shorter run is not missing: it need not exist at both lengths."""
-    common = common_changes(runs)
-    family = {run.task: run.scale.family for run in runs}
-    plain = [(task, group, seed) for task, group, seed in existing if not group.without(common).changes]
-    in_family = {(family[task], group) for task, group, _ in plain if family[task] != OTHER_FAMILY}
-    for task in dict.fromkeys(task for task, _, _ in existing):
-        seeds = sorted({seed for of, _, seed in plain if of == task})
-        for group in in_order({group for _, group, _ in plain}):
-            if (family[task], group) in in_family or any((task, group, seed) in existing for seed in seeds):
-                yield from ((task, group, seed) for seed in seeds)

@@ -20,7 +20,7 @@ from warpsac.report.aggregate import mean_and_spread
 from warpsac.report.groups import Group, short_labels
 from warpsac.report.numerals import DASH, duration, number, raw_number, with_minus
 from warpsac.report.runs import Run
-from warpsac.report.study import Metric, Study, TaskResults
+from warpsac.report.study import AREAS, Metric, Study, TaskResults
 
 # One colour for each variant, (on white, on black), distinct for any colour vision; ablations take the spare ones.
 COLOURS = {
@@ -60,7 +60,7 @@ def colours(groups: list[Group]) -> list[tuple[str, str]]:
 
 def render(study: Study, title: str, is_published: bool = False) -> str:
     labels, numbers = _labels(study), _arm_numbers(study)
-    families = dict.fromkeys(task.scale.family for task in study.tasks)
+    families = dict.fromkeys(task.scale.family for task in study.tasks if task.groups)
     known = {variant for task in study.tasks for variant in published.curves(task.scale.task)}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("warpsac.report"),
@@ -82,6 +82,7 @@ def render(study: Study, title: str, is_published: bool = False) -> str:
         | {f"a{i}": pair for i, pair in enumerate(colours([Group(arm.partition(",")[0]) for arm in numbers]))}
         | COLOURS,
         study=study,
+        trouble=[run for run in study.runs if not run.finished],
         is_published=is_published,
         labels=labels,
         in_full=[
@@ -153,6 +154,12 @@ def _training_seconds(runs: Sequence[Run]) -> float:
 def _cautions(study: Study) -> Data:
     """What a reader should know before comparing."""
     seeds = [len(runs) for task in study.tasks for runs in task.finished.values()]
+    without_area = [
+        (f"{study.label(group)} on {task.scale.task}", group in task.shorter)
+        for task in study.tasks
+        for group in task.finished
+        if "steps" in task.ranges and group not in task.compared["steps"]
+    ]
     return {
         "curves": len(seeds),
         "with_few_seeds": sum(count < 3 for count in seeds),
@@ -161,8 +168,8 @@ def _cautions(study: Study) -> Data:
         "commits": len({str(run.origin("git").get("commit")) for run in study.runs if run.finished and run.meta}),
         "several_machines": [task.scale.task for task in study.tasks
                              if len({_origin(run)[3:] for run in _finished(task) if run.meta}) > 1],
-        "without_area": [f"{study.label(group)} on {task.scale.task}" for task in study.tasks for group in task.finished
-                         if "steps" in task.ranges and group not in task.compared["steps"]],
+        "shorter": [name for name, is_shorter in without_area if is_shorter],
+        "without_area": [name for name, is_shorter in without_area if not is_shorter],
     }  # fmt: skip
 
 
@@ -208,12 +215,15 @@ def _scope(study: Study, labels: Labels, number: int) -> Data:
         if rows:
             pairings.append({"title": title, "labels": [label for label, _ in rows], "rows": rows})
     compared = {pair.group for comparison in scope.comparisons.values() for pair in comparison.pairs}
+    # The mean over one task is the curve of its card.
+    over_tasks = any(len(scope.comparisons[AREAS[over]].tasks) > 1 for over in scope.curves)
     return {
         "name": scope.name,
         "comparison": scope.comparisons["auc"],
         "left_out": [labels[group]["name"] for group in scope.comparisons["auc"].left_out],
-        "chart": f"scope-{number}" if len(scope.tasks) > 1 and scope.curves else None,
+        "chart": f"scope-{number}" if over_tasks else None,
         "pairings": pairings,
+        "shown": over_tasks or bool(pairings),
         "least_width": f"{LABEL_WIDTH + COLUMN_WIDTH * len(compared):g}rem",
     }
 
@@ -229,7 +239,7 @@ def _family(study: Study, labels: Labels, arm_numbers: Mapping[str, int], family
         "tasks": [
             _task(labels, task) | {"chart": f"task-{number}", "arms": _arms(labels, arm_numbers, task)}
             for number, task in enumerate(study.tasks)
-            if task.scale.family == family
+            if task.scale.family == family and task.groups
         ],
     }
 

@@ -260,8 +260,6 @@ class Study:
     """Families with scores in their usual order, then all of them if there are several."""
     missing: list[Missing]
     common: Changes
-    planned: bool
-    """Whether runs are missing from a plan, rather than from the grid that the runs form."""
     searches: Sequence[Found] = ()
 
     @cached_property
@@ -299,8 +297,7 @@ def make_study(runs: Sequence[Run], planned: Sequence[Planned] = (), searches: S
     scopes = [scope for scope in families if any(task.finished for task in scope.tasks)]
     if len(scopes) > 1:
         scopes.append(Scope(ALL_FAMILIES, [task for scope in scopes for task in scope.tasks]))
-    missing = find_missing(runs, planned) if planned or not searches else []  # trials are no grid
-    return Study(list(runs), tasks, scopes, missing, common_changes(runs), bool(planned), searches)
+    return Study(list(runs), tasks, scopes, find_missing(runs, planned), common_changes(runs), searches)
 
 
 def _task_results(runs: Sequence[Run]) -> TaskResults:
