@@ -41,6 +41,7 @@ def train(
     JAX or torch), or an object. A mapping as `env` holds settings of the environments: env={"episode_limit": 200}.
     `callbacks` are told of rows, evaluations, checkpoints and the end (`runs.callbacks`).
     """
+    modules.require_not_importing()
     given = {} if env is None or not isinstance(env, Mapping) else dict(env)
     own = None if isinstance(env, Mapping) else env
     if (task is None) == (own is None):
@@ -75,6 +76,7 @@ def resume(
     runs' settings that may be used, where only the runs name them. `callbacks` as for `train`: a run folder names none.
     `settings` are fields of `Config` that may change: eval={"every": 50_000}, a larger total_steps.
     """
+    modules.require_not_importing()
     modules.name_paths(map(str, paths))
     folders = [runs] if isinstance(runs, (Path, str)) else runs
     if env is not None and folders:
