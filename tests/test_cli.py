@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import pytest
 from docstring_parser import parse_from_object
 
 import warpsac
-from runs import assert_same_run, rows_of, tiny
+from runs import OwnPoint, assert_same_run, rows_of, tiny
 from warpsac import cli
 from warpsac.config.loading import from_json, override, to_json
 from warpsac.config.profiles import PROFILES, resolve
@@ -32,7 +33,7 @@ from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
 from warpsac.errors import ConfigError
 from warpsac.runs import checkpoint, run_folder
-from warpsac.training import start
+from warpsac.training import devices, start
 from warpsac.training.stepped import SteppedDriver
 from warpsac.watch import play
 
@@ -400,6 +401,23 @@ def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (
         "problem  action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
     )
+
+
+def test_check_env_adds_what_the_findings_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    gymnasium.register("Boundless-v0", OwnPoint)
+    assert main("check-env", "Boundless-v0") == 0
+    assert capsys.readouterr().out.endswith("Boundless-v0 fits: warpsac train Boundless-v0 --env.episode-limit 1000\n")
+
+
+def test_check_env_names_a_command_that_train_takes_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("warpsac.envs.check.check_env", lambda *_: [])
+    assert main("check-env", "CartpoleBalance", "--env.num-envs", "1024") == 0
+    said = capsys.readouterr().out
+    *_, command = said.strip().split(": ")
+    assert said.startswith("CartpoleBalance fits (as small as a CPU needs: JAX sees no GPU): warpsac train ")
+    devices.require_gpu(cli.train_config(shlex.split(command)[2:])[0])
 
 
 def test_commands_to_paste_may_hold_any_folder(

@@ -35,7 +35,7 @@ from warpsac.config.schema import (
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
-from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
+from warpsac.errors import OtherSettings, TrainingStopped, UserError, exited, in_a_line, printable, shortened
 from warpsac.runs import callbacks, policies
 from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
@@ -450,9 +450,29 @@ def _check_env(words: list[str]) -> int:
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)
-    command = shlex.join(["warpsac", "train", *words])
-    print(f"{asked.id} fits: {command}" if fits else f"{asked.id} does not fit yet")
-    return 0 if fits else 1
+    if not fits:
+        print(f"{asked.id} does not fit yet")
+        return 1
+    words += [word for finding in findings for word in finding.options.split()]
+    smaller = _smaller(words)
+    if smaller:
+        words = [*_without(words, "--env.num-envs")[1], *smaller.split()]
+    size = " (as small as a CPU needs: JAX sees no GPU)" if smaller else ""
+    print(f"{asked.id} fits{size}: {shlex.join(['warpsac', 'train', *words])}")
+    return 0
+
+
+def _smaller(words: list[str]) -> str:
+    """The options with which `train` would not be refused for the want of a GPU; none if it would not be."""
+    from warpsac.training import devices
+
+    try:
+        devices.require_gpu(train_config(words)[0])
+    except OtherSettings as error:
+        return error.options
+    except UserError:  # `train` says it better
+        pass
+    return ""
 
 
 if __name__ == "__main__":
