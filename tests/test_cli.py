@@ -94,6 +94,8 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("check_env", "check-env"),
         ("resume", "train --resume RUN"),
         ("version", "--version"),
+        ("-v", "--version"),
+        ("--verison", "--version"),
     ):
         assert main(word) == 2
         assert f"unknown command '{word}'; did you mean `warpsac {meant}`?\n" in capsys.readouterr().err
@@ -134,7 +136,9 @@ def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.Captu
     for name in _fields(Config()):
         if name != "task":
             assert f"--{name.replace('_', '-')}" in out
-    assert "warpsac train my_package:MyEnv-v0" in out
+    assert "\n\nExamples:\n  warpsac train HalfCheetah" in out
+    assert "\n\nTASK may also be:\n  module:TASK " in out
+    assert "\n\n\n" not in out
     assert "1000000" in out
 
 
@@ -333,6 +337,23 @@ def test_tasks_that_do_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_that_are_no_settings_are_meant_too(capsys: pytest.CaptureFixture[str]) -> None:
     for word, meant in (("--callbacks", "--callback"), ("--modul", "--module"), ("--resum", "--resume")):
         assert f"unknown option: {word}; did you mean {meant}?" in fails(capsys, "train", "probe-point", word, "x")
+
+
+def test_what_is_no_task_but_something_else(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fails(capsys, "train", str(run))
+    assert said == (
+        f"{run}: a run folder, not a task: --resume {run} resumes it, --config {run} trains with its settings again"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    named = "an environment of that file is named as mine:make_env, the class or function that makes it"
+    assert fails(capsys, "train", "mine.py") == f"mine.py: a file, not a task: {named}"
+    assert fails(capsys, "check-env", "mine.py") == f"mine.py: a file, not a task: {named}"
+    assert fails(capsys, "train", "mine") == f"unknown task 'mine': {named}"
+    (tmp_path / "CartpoleBalance.py").touch()  # a task all the same
+    assert cli.train_config(["CartpoleBalance"])[0].task == "CartpoleBalance"
 
 
 def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
