@@ -358,18 +358,18 @@ def train_config(words: list[str]) -> tuple[Config, str]:
 def _require_task(word: str) -> None:
     """Refuse a folder or file in the place of a task, with what was probably meant."""
     path = Path(word)
-    if (path / "config.json").is_file():
+    if os.path.isfile(path / "config.json"):  # False for whatever no file can be named
         resume, again = shlex.join(["--resume", word]), shlex.join(["--config", word])
         raise UserError(
             f"{word}: a run folder, not a task: {resume} resumes it, {again} trains with its settings again"
         )
-    if path.suffix == ".py" and path.is_file():
+    if path.suffix == ".py" and os.path.isfile(path):
         raise UserError(f"{word}: a file, not a task: {NAMED_IN_FILE.format(path.stem)}")
 
 
 def _require_known(task: str, simulator: str | None) -> None:
     """Refuse the name of a module in the current folder, unless a task has it too."""
-    if not (task.isidentifier() and Path(f"{task}.py").is_file()):
+    if not (task.isidentifier() and os.path.isfile(f"{task}.py")):
         return
     try:
         registry.lookup(task, simulator, made=False)
