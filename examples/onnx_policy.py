@@ -6,6 +6,8 @@ import sys
 import gymnasium
 import onnxruntime
 
+if len(sys.argv) != 2:
+    sys.exit("usage: python onnx_policy.py policy.onnx")
 session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 card = json.loads(session.get_modelmeta().custom_metadata_map["warpsac"])  # task, control rate, names, the robot
 env = gymnasium.make(card["task"])

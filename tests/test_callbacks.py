@@ -273,6 +273,7 @@ def test_mistakes_are_told_before_anything_begins(tmp_path: Path, monkeypatch: p
         ("odd:Needs", "Needs() failed (TypeError: "),
         ("odd:number", "odd_callbacks has no class 'number'"),
         ("odd:text", "callbacks: 'text' is not derived from"),
+        ("odd:NotOne", "callbacks: NotOne is not derived from"),
         ("odd:leave", "leave() failed (SystemExit: 3); it is called without arguments"),
     ],
 )
@@ -281,6 +282,7 @@ def test_a_name_that_gives_no_callback(tmp_path: Path, monkeypatch: pytest.Monke
 import sys
 from warpsac.runs.callbacks import Callback
 class Fine(Callback): pass
+class NotOne: pass
 class Needs(Callback):
     def __init__(self, x): pass
 number = 3

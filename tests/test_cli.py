@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import pytest
 from docstring_parser import parse_from_object
 
 import warpsac
-from runs import assert_same_run, rows_of, tiny
+from runs import OwnPoint, assert_same_run, rows_of, tiny
 from warpsac import cli
 from warpsac.config.loading import from_json, override, to_json
 from warpsac.config.profiles import PROFILES, resolve
@@ -32,7 +33,7 @@ from warpsac.envs import task_list
 from warpsac.envs.tasks import EXTRAS, all_tasks
 from warpsac.errors import ConfigError
 from warpsac.runs import checkpoint, run_folder
-from warpsac.training import start
+from warpsac.training import devices, start
 from warpsac.training.stepped import SteppedDriver
 from warpsac.watch import play
 
@@ -93,6 +94,8 @@ def test_usage_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("check_env", "check-env"),
         ("resume", "train --resume RUN"),
         ("version", "--version"),
+        ("-v", "--version"),
+        ("--verison", "--version"),
     ):
         assert main(word) == 2
         assert f"unknown command '{word}'; did you mean `warpsac {meant}`?\n" in capsys.readouterr().err
@@ -133,7 +136,9 @@ def test_help_of_train_names_every_setting_with_its_default(capsys: pytest.Captu
     for name in _fields(Config()):
         if name != "task":
             assert f"--{name.replace('_', '-')}" in out
-    assert "warpsac train my_package:MyEnv-v0" in out
+    assert "\n\nExamples:\n  warpsac train HalfCheetah" in out
+    assert "\n\nTASK may also be:\n  module:TASK " in out
+    assert "\n\n\n" not in out
     assert "1000000" in out
 
 
@@ -334,6 +339,23 @@ def test_options_that_are_no_settings_are_meant_too(capsys: pytest.CaptureFixtur
         assert f"unknown option: {word}; did you mean {meant}?" in fails(capsys, "train", "probe-point", word, "x")
 
 
+def test_what_is_no_task_but_something_else(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = fails(capsys, "train", str(run))
+    assert said == (
+        f"{run}: a run folder, not a task: --resume {run} resumes it, --config {run} trains with its settings again"
+    )
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    named = "an environment of that file is named as mine:make_env, the class or function that makes it"
+    assert fails(capsys, "train", "mine.py") == f"mine.py: a file, not a task: {named}"
+    assert fails(capsys, "check-env", "mine.py") == f"mine.py: a file, not a task: {named}"
+    assert fails(capsys, "train", "mine") == f"unknown task 'mine': {named}"
+    (tmp_path / "CartpoleBalance.py").touch()  # a task all the same
+    assert cli.train_config(["CartpoleBalance"])[0].task == "CartpoleBalance"
+
+
 def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_bytes(b"\x00\xff")
     (tmp_path / "policy.onnx").touch()
@@ -400,6 +422,28 @@ def test_check_env(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == (
         "problem  action space is Discrete; warpsac needs a continuous Box\nCartPole-v1 does not fit yet\n"
     )
+
+
+def test_check_env_adds_what_the_findings_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    class Endless(OwnPoint):
+        def step(self, action: Any) -> Any:
+            obs, reward, _, _, info = super().step(action)
+            return obs, reward, False, False, info
+
+    gymnasium.register("Boundless-v0", Endless)
+    assert main("check-env", "Boundless-v0") == 0
+    assert capsys.readouterr().out.endswith("Boundless-v0 fits: warpsac train Boundless-v0 --env.episode-limit 1000\n")
+
+
+def test_check_env_names_a_command_that_train_takes_without_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("warpsac.envs.check.check_env", lambda *_: [])
+    assert main("check-env", "CartpoleBalance", "--env.num-envs", "1024") == 0
+    said = capsys.readouterr().out
+    *_, command = said.strip().split(": ")
+    assert said.startswith("CartpoleBalance fits (as small as a CPU needs: JAX sees no GPU): warpsac train ")
+    devices.require_gpu(cli.train_config(shlex.split(command)[2:])[0])
 
 
 def test_commands_to_paste_may_hold_any_folder(

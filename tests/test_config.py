@@ -12,6 +12,7 @@ import pytest
 from warpsac.config.loading import from_json, override, to_json, validate
 from warpsac.config.profiles import PROFILES, TRACKING, VARIANTS, recipe_notes, resolve
 from warpsac.config.schema import Config
+from warpsac.envs import registry
 from warpsac.errors import ConfigError, UserError
 
 # --- profiles and variants
@@ -463,6 +464,21 @@ def test_bad_overrides_are_refused(settings: dict[str, Any], message: str) -> No
     with pytest.raises(UserError) as error:
         override(Config(), settings)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds"),
+    [({"seeds": 3}, (3,)), ({"seeds": range(2, 4)}, (2, 3)), ({"seeds": [4]}, (4,)), ({"seed": 5}, (5,))],
+)
+def test_seeds_from_python(given: dict[str, Any], seeds: tuple[int, ...]) -> None:
+    assert registry.configure("probe-point", **given)[0].seeds == seeds
+
+
+def test_seeds_are_given_once_and_are_numbers() -> None:
+    with pytest.raises(UserError, match=r"^seed and seeds say the same"):
+        registry.configure("probe-point", seed=1, seeds=(1,))
+    with pytest.raises(ConfigError, match="seeds = True"):
+        registry.configure("probe-point", seeds=True)
 
 
 def test_config_cannot_be_changed_in_place() -> None:

@@ -172,6 +172,26 @@ def test_a_short_run_has_a_line_of_its_own() -> None:
     assert line.startswith("step 10,000/10,000 (100.0%) | compiling | return 1,234.6 | ")
 
 
+def test_the_last_step_has_a_line_before_its_evaluation() -> None:
+    """Where the last row was earlier, or came too soon after another to be shown."""
+    display, clock, file = plain()
+    display.phase("collecting")
+    display.update(500, {})
+    display.phase("training")
+    clock.now = 1.0
+    display.update(1_000, TRAIN)
+    display.reached(10_000)
+    display.phase("evaluating", "2 episodes")
+    display.update(10_000, EVAL)
+    display.phase("done")
+    lines = file.getvalue().splitlines()
+    assert [line.partition(" |")[0] for line in lines[:3]] == [
+        "step 500/10,000 (5.0%)", "step 10,000/10,000 (100.0%)", "evaluating 2 episodes ...",
+    ]  # fmt: skip
+    assert "| training | return 1,234.6 | critic 2.346" in lines[1]
+    assert [line.partition(":")[0] for line in lines[3:]] == ["evaluation at step 10,000"]
+
+
 def test_no_speed_until_it_is_known() -> None:
     display, clock, file = plain()
     display.phase("compiling", "the learner")

@@ -327,7 +327,22 @@ def test_check_env_finds_a_state_that_forgets_something(monkeypatch: pytest.Monk
 
 def test_check_env_notes_a_missing_step_limit() -> None:
     gymnasium.register("Endless-v0", Custom)
-    assert found("Endless-v0", "no step limit").level == "note"
+    finding = found("Endless-v0", "no episode ended in 200 random steps: give a limit, --env.episode-limit 1000")
+    assert (finding.level, finding.options) == ("note", "--env.episode-limit 1000")
+
+
+def test_check_env_sees_episodes_end_without_a_step_limit() -> None:
+    class Ending(Custom):
+        made = 0
+
+        def step(self, action: Any) -> Any:
+            obs, reward, _, truncated, info = super().step(action)
+            self.made += 1
+            return obs, reward, self.made % 30 == 0, truncated, info
+
+    gymnasium.register("Ending-v0", Ending)
+    finding = found("Ending-v0", "no step limit")
+    assert finding == Finding("ok", "no step limit, but episodes ended within 30 random steps")
 
 
 def test_check_env_of_built_in_tasks_and_unknown_ones() -> None:

@@ -58,6 +58,8 @@ def test_an_example_trains_and_its_run_is_evaluated_from_the_shell(example: Exam
 def test_a_policy_in_plain_python_and_in_onnxruntime_alone(tmp_path: Path) -> None:
     """Both are short, balance the pendulum, and agree; the second imports neither warpsac nor JAX."""
     pytest.importorskip("onnxruntime")
+    bare = subprocess.run([sys.executable, EXAMPLES / "onnx_policy.py"], capture_output=True, text=True, timeout=60)
+    assert (bare.returncode, bare.stderr) == (1, "usage: python onnx_policy.py policy.onnx\n")
     plain, alone = EXAMPLES / "load_policy.py", EXAMPLES / "onnx_policy.py"
     assert all(len(file.read_text().splitlines()) <= 20 for file in (plain, alone))
     assert "warpsac import" not in alone.read_text()

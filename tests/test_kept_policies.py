@@ -230,6 +230,9 @@ def test_the_end_of_training_names_the_best(tmp_path: Path, capsys: pytest.Captu
     copy = copy_of(run, tmp_path / "a", {0: -9.0, 120: 5.0, 240: 4.0, 270: 3.0})
     assert cli._end_of_training(Outcome([copy], "finished")) == 0
     assert "best evaluation: return 5.0 at step 120; --step best takes it" in capsys.readouterr().out
+    untrained = copy_of(run, tmp_path / "c", {0: 9.0, 120: 5.0, 240: 4.0, 270: 3.0})
+    assert cli._end_of_training(Outcome([untrained], "finished")) == 0
+    assert "best evaluation" not in capsys.readouterr().out
     other = copy_of(run, tmp_path / "b", {0: -9.0, 120: 5.0, 240: 4.0, 270: 6.0})
     assert cli._end_of_training(Outcome([other], "finished")) == 0
     assert "best" not in capsys.readouterr().out

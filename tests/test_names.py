@@ -262,6 +262,14 @@ def test_no_suggestion_that_would_be_refused(stranger: Path, monkeypatch: pytest
     assert all(names.lookup(name, made=False).name == name.partition(":")[2] for name in suggested)
 
 
+@pytest.mark.parametrize("name", ["Cartpole", "MountainCar", "LunarLander", "FrozenLake"])
+def test_no_suggestion_with_discrete_actions(name: str) -> None:
+    with pytest.raises(UserError) as refused:
+        names.lookup(name)
+    suggested = str(refused.value).partition("did you mean ")[2].rpartition("?")[0].split(" or ")
+    assert not {one for one in suggested if one.startswith(("CartPole-", "MountainCar-", "LunarLander-", "FrozenLake"))}
+
+
 @pytest.mark.playground
 def test_a_task_that_a_package_adds_to_playground(stranger: Path) -> None:
     from warpsac.envs.jax.playground_tasks import import_playground

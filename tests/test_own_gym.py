@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,13 @@ def test_named_observations_in_worker_processes() -> None:
         sets.close()
 
 
+def test_a_class_of_the_script_that_runs_cannot_be_made_in_a_worker_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = type("Local", (GroupedPoint,), {"__module__": "__main__", "__qualname__": "Local"})
+    monkeypatch.setattr(sys.modules["__main__"], "Local", local, raising=False)
+    with pytest.raises(UserError, match=r"define it in a module of its own, or use --env\.workers 0"):
+        registry.make_sets(bring(local), 2, 1, EnvConfig(num_envs=2, workers=2))
+
+
 def test_keyword_arguments_and_a_named_success_key() -> None:
     name = bring(NamedPoint)
     plain, doubled = (registry.make(lookup(name, None, {"gain": gain}), 1) for gain in (1.0, 2.0))
@@ -143,6 +151,24 @@ def test_a_limit_of_the_factory_or_of_the_settings() -> None:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = tiny(tmp_path_factory.mktemp("runs"), task=bring(GroupedPoint), stop_at=90, eval={"every": 0})
     return start.train(config).runs[0]
+
+
+def test_what_train_returned_can_be_evaluated(run: Path) -> None:
+    one, two = start.Outcome([run], "finished"), start.Outcome([run, run], "finished")
+    assert len(warpsac.evaluate(one, episodes=2).returns) == 2
+    with pytest.raises(UserError, match=r"^evaluate takes one run, not 2: evaluate\(outcome\.runs\[0\]\)$"):
+        warpsac.evaluate(two)
+
+
+def test_a_task_and_an_environment_are_one_too_many() -> None:
+    with pytest.raises(UserError, match=r"^train takes either a task or an environment of your own as `env`, not both"):
+        warpsac.train("Pendulum-v1", env=GroupedPoint)
+    with pytest.raises(UserError, match=r"^train needs a task"):
+        warpsac.train()
+
+
+def test_the_package_lists_its_functions() -> None:
+    assert {"train", "evaluate", "resume", "load_policy", "__doc__"} <= set(dir(warpsac))
 
 
 def test_the_loaded_policy_takes_the_dict(run: Path) -> None:

@@ -95,6 +95,20 @@ def test_where_a_simulator_in_jax_is_slow_another_way_is_named(
     assert capsys.readouterr().out.splitlines(keepends=True)[0].endswith(instead)
 
 
+def test_what_cannot_walk_is_called_by_its_name(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    assert f"{DEMO}: carries no description of a robot: " in fails(capsys, "sim2sim", DEMO)
+
+    def incomplete(*_: Any) -> None:
+        raise UserError("no meshes here")
+
+    monkeypatch.setattr("warpsac.envs.registry.deployment", incomplete)
+    assert fails(capsys, "sim2sim", DEMO).endswith("no meshes here")
+    assert "; or export the policy alone with --without-robot" in fails(capsys, "export", DEMO)
+
+
 def test_an_unknown_name_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean pretrained:G1JoystickFlatTerrain?" in fails(capsys, "eval", "pretrained:G1JoystickFlatTerain")
     for words in (["eval"], ["play"], ["export"], ["sim2sim"]):

@@ -107,6 +107,15 @@ def test_a_run_without_evaluations(tmp_path: Path) -> None:
     assert the_run(folder).status == "no evaluations"
 
 
+def test_a_run_that_was_interrupted_in_its_first_evaluation(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dog-run", "warpsac-l", 1, [])
+    (folder / rowfiles.METRICS).unlink()
+    checkpoint.save(folder / "checkpoints", 0, {"learner": {}}, {}, keep=1)
+    assert (the_run(folder).status, the_run(folder).detail) == (
+        "interrupted", f"at step 0 of 1,000,000; resume with: warpsac train --resume {folder}",
+    )  # fmt: skip
+
+
 def test_evaluations_that_are_not_finite(tmp_path: Path) -> None:
     middle = the_run(write_run(tmp_path, "dog-run", "warpsac-l", 1, [FULL[0], (END // 2, "nan", 9.0), FULL[2]]))
     assert (middle.status, middle.detail) == ("finished", "1 of 3 evaluations are not finite")

@@ -15,7 +15,7 @@ import pytest
 
 from warpsac.cli import main
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import registry, task_list
+from warpsac.envs import names, registry, task_list
 from warpsac.envs.tasks import SUITES, Task, find, how_to_install, suite_names
 from warpsac.envs.torch import unitree_package
 from warpsac.errors import UserError
@@ -115,6 +115,20 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
             "text": how_to_install("maniskill"),
         },
     ]
+
+
+@pytest.mark.parametrize("simulator", names.SIMULATORS)
+@pytest.mark.parametrize("option", [[], ["--json"], ["--check"], ["--check", "--json"]])
+def test_every_simulator_is_answered(
+    simulator: str, option: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(task_list, "find_spec", lambda name: None)
+    assert main(["tasks", "--simulator", simulator, *option]) == 0
+    said = capsys.readouterr().out
+    assert isinstance(json.loads(said), list) if "--json" in option else said.endswith("\n")
+    if simulator in ("jax", "torch") and "--json" not in option:
+        assert ("no task is registered: your own" in said) == (option == [])
+        assert ("has no benchmark task to check" in said) == (option == ["--check"])
 
 
 # --- names of whole suites

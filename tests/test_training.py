@@ -303,6 +303,15 @@ def test_stop_at_keeps_the_schedule_of_the_full_horizon(tmp_path: Path) -> None:
     assert row["optimizer/learning_rate"] == pytest.approx(np.mean(rates), rel=1e-5)
 
 
+@pytest.mark.parametrize(("stop_at", "said"), [(60, True), (61, False)])
+def test_a_stop_before_learning_is_said(
+    tmp_path: Path, stop_at: int, said: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with start.prepared(tiny(tmp_path, stop_at=stop_at)):
+        lines = capsys.readouterr().out.splitlines()
+    assert ("stop_at = 60 is not above learning_starts = 60: nothing is learned" in lines) == said
+
+
 def test_total_steps_alone_set_the_schedule(tmp_path: Path) -> None:
     assert tiny(tmp_path).horizon_updates == 90
     assert tiny(tmp_path, stop_at=100).horizon_updates == 90

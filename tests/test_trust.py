@@ -318,6 +318,24 @@ def test_an_own_run_needs_nothing_named_again(here: Path, trained: Path, monkeyp
     assert main([*words, "--init-from", "None", "--init-step", "last", "--stop-at", "30"]) == 0
 
 
+@pytest.mark.parametrize("call", ["train", "resume"])
+def test_a_script_without_a_main_guard_does_not_train_again(
+    call: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Evaluating the run of an environment that such a script defines imports the script."""
+    name = f"unguarded_{call}"
+    lines = ["import runs, warpsac", "class Local(runs.OwnPoint): pass", f"warpsac.{call}('probe-point')"]
+    (here / f"{name}.py").write_text("\n".join(lines))
+    said = said_by(["check-env", f"{name}:Local"], capsys)
+    assert said == (
+        f"warpsac: module '{name}' trains when it is imported: put that under `if __name__ == '__main__':`\n"
+    )
+    assert not (here / "runs").exists()
+    lines[-1] = f"if __name__ == '__main__': {lines[-1]}"
+    (here / f"{name}.py").write_text("\n".join(lines))
+    assert main(["check-env", f"{name}:Local"]) == 0
+
+
 def test_resuming_from_python(stranger: Callable[..., Path], here: Path) -> None:
     run = stranger(task_config={"log": str(here / "asked")})
     with pytest.raises(UserError, match=r"a path that only .* names"):

@@ -349,6 +349,13 @@ def test_an_environment_that_draws_nothing() -> None:
     with pytest.raises(UserError, match=r"own cannot be drawn: its render\(\) gives no RGB image"):
         PictureView(None, env)  # type: ignore[arg-type]
 
+    def render() -> None:
+        raise NotImplementedError
+
+    env.render = render
+    with pytest.raises(UserError, match=r"own cannot be drawn: it needs a render\(\) that returns a picture"):
+        PictureView(None, env)  # type: ignore[arg-type]
+
 
 # --- who may connect
 

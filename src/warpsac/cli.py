@@ -35,7 +35,7 @@ from warpsac.config.schema import (
 from warpsac.envs import modules, registry
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
-from warpsac.errors import TrainingStopped, UserError, exited, in_a_line, printable, shortened
+from warpsac.errors import OtherSettings, TrainingStopped, UserError, exited, in_a_line, printable, shortened
 from warpsac.runs import callbacks, policies
 from warpsac.runs.files import in_words, read_text
 from warpsac.runs.run_folder import open_run, resume_command
@@ -75,8 +75,11 @@ Commands:
 TRAIN_HELP = """\
 Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installed simulator.
 
+TASK may also be:
   module:TASK                 imports the module that registers TASK (also: --module MODULE)
   module:make_env             an environment of your own: a class or a function that makes it
+
+Options besides those below:
   --task-config.PATH VALUE    changes the task's own config; `warpsac tasks --config TASK` lists it
   --path PATH                 a path in the file of --config that may be used
   --callback module:Class     code of yours, called at rows, evaluations, checkpoints and the end;
@@ -87,6 +90,7 @@ Train a policy on TASK, of the benchmark (see `warpsac tasks`) or of an installe
                               Not needed under srun and mpirun (or: --coordinator auto)
   --connect-timeout SECONDS   how long the processes wait for each other; default 120
 
+Examples:
   warpsac train HalfCheetah-v4 --seeds 1 2 3
   warpsac train my_package:MyEnv-v0 --env.num-envs 8 --total-steps 200000
   warpsac train G1JoystickFlatTerrain --algo ppo
@@ -111,6 +115,7 @@ ELSEWHERE = {
 COMMANDS = ("train", *ELSEWHERE, "check-env")
 # Options of train that are no settings.
 APART = ("--resume", "--config", "--module", "--path", "--callback", *(f"--{name}" for name in supervise.OPTIONS))
+NAMED_IN_FILE = "an environment of that file is named as {0}:make_env, the class or function that makes it"
 LONGEST_LINE = 4000  # characters of an error: the paths of many seeds fit in
 
 
@@ -138,8 +143,8 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 0
     if words[0] not in COMMANDS:
         unknown = printable(shortened(words[0]))
-        known = {"resume": ["train --resume RUN"], "version": ["--version"]}
-        near = known.get(words[0]) or difflib.get_close_matches(words[0], COMMANDS, 1)
+        known = {"resume": ["train --resume RUN"], "version": ["--version"], "-v": ["--version"]}
+        near = known.get(words[0]) or difflib.get_close_matches(words[0], (*COMMANDS, "--version", "--help"), 1)
         meant = f"; did you mean `warpsac {near[0]}`?" if near else f"; commands: {', '.join(COMMANDS)}"
         print(f"warpsac: unknown command '{unknown}'{meant}", file=sys.stderr)
         return 2
@@ -295,7 +300,7 @@ def _end_of_training(outcome: Outcome, quiet: bool = False) -> int:
         with contextlib.suppress(UserError):  # a folder that was moved meanwhile is no failure
             run = open_run(path)
             best = policies.ranked(run)[:1]
-            if best and best[0]["step"] < policies.steps(run)[-1]:
+            if best and 0 < best[0]["step"] < policies.steps(run)[-1]:
                 said = f"return {best[0]['return_mean']:.1f} at step {best[0]['step']:,}"
                 print(f"best evaluation: {said}; --step best takes it")
     if outcome.finished:
@@ -327,6 +332,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     options = words[1:] if task else words
     if task and task.startswith(PRETRAINED):
         raise UserError(f"{task}: a policy, not a task: `warpsac train TASK --init-from {task}` starts from it")
+    if task:
+        _require_task(task)
     if task and ":" in task:
         modules.use([task])
     elif task and named and find(task) is None:
@@ -340,11 +347,34 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     except ValueError:
         count = None  # the parser reports it below
     name = task or Config.task
+    _require_known(name, simulator)
     task_config = registry.task_config_of(name, simulator, changes)
     config, reason = registry.defaults_of(name, count, variant, profile, algo, simulator, task_config)
     command = f"warpsac train {task or 'TASK'}"
     config = parse(Config, options, command, beside=APART, default=config, description=TRAIN_HELP)
     return validate(config), reason
+
+
+def _require_task(word: str) -> None:
+    """Refuse a folder or file in the place of a task, with what was probably meant."""
+    path = Path(word)
+    if os.path.isfile(path / "config.json"):  # False for whatever no file can be named
+        resume, again = shlex.join(["--resume", word]), shlex.join(["--config", word])
+        raise UserError(
+            f"{word}: a run folder, not a task: {resume} resumes it, {again} trains with its settings again"
+        )
+    if path.suffix == ".py" and os.path.isfile(path):
+        raise UserError(f"{word}: a file, not a task: {NAMED_IN_FILE.format(path.stem)}")
+
+
+def _require_known(task: str, simulator: str | None) -> None:
+    """Refuse the name of a module in the current folder, unless a task has it too."""
+    if not (task.isidentifier() and os.path.isfile(f"{task}.py")):
+        return
+    try:
+        registry.lookup(task, simulator, made=False)
+    except UserError as error:
+        raise UserError(f"unknown task '{task}': {NAMED_IN_FILE.format(task)}") from error
 
 
 def _saved_config(path: Path, words: list[str], changes: dict[str, Words]) -> tuple[Config, str]:
@@ -444,15 +474,36 @@ def _check_env(words: list[str]) -> int:
 
     changes, others = _task_config(words)
     asked = parse(CheckEnvOptions, others, "warpsac check-env")
+    _require_task(asked.id)
     modules.use([*asked.module, *([asked.id] if ":" in asked.id else [])])
     task_config = registry.task_config_of(asked.id, asked.simulator, changes)
     findings = check_env(registry.lookup(asked.id, asked.simulator, task_config), asked.env)
     for finding in findings:
         print(f"{finding.level:>7}  {finding.text}")
     fits = all(finding.level != "problem" for finding in findings)
-    command = shlex.join(["warpsac", "train", *words])
-    print(f"{asked.id} fits: {command}" if fits else f"{asked.id} does not fit yet")
-    return 0 if fits else 1
+    if not fits:
+        print(f"{asked.id} does not fit yet")
+        return 1
+    words += [word for finding in findings for word in finding.options.split()]
+    smaller = _smaller(words)
+    if smaller:
+        words = [*_without(words, "--env.num-envs")[1], *smaller.split()]
+    size = " (as small as a CPU needs: JAX sees no GPU)" if smaller else ""
+    print(f"{asked.id} fits{size}: {shlex.join(['warpsac', 'train', *words])}")
+    return 0
+
+
+def _smaller(words: list[str]) -> str:
+    """The options with which `train` would not be refused for the want of a GPU; none if it would not be."""
+    from warpsac.training import devices
+
+    try:
+        devices.require_gpu(train_config(words)[0])
+    except OtherSettings as error:
+        return error.options
+    except UserError:  # `train` says it better
+        pass
+    return ""
 
 
 if __name__ == "__main__":

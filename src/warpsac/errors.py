@@ -27,8 +27,8 @@ class OtherSettings(UserError):
 
     def __init__(self, why: str, settings: Mapping[str, object], otherwise: str = ""):
         self._why, self._settings, self._otherwise = why, settings, otherwise
-        options = (f"--{path.replace('_', '-')} {_as_words(value)}" for path, value in settings.items())
-        super().__init__(self._with(" ".join(options)))
+        self.options = " ".join(f"--{path.replace('_', '-')} {_as_words(value)}" for path, value in settings.items())
+        super().__init__(self._with(self.options))
 
     def in_a_bench(self) -> str:
         """The same message for `warpsac bench`."""

@@ -241,7 +241,7 @@ class PpoConfig:
     entropy_weight: PositiveOrZero = 0.005
     """Weight of the entropy bonus."""
     learning_rate: Positive = 3e-4
-    """Learning rate; the initial one if it adapts (see desired_kl)."""
+    """Learning rate; the initial one if it adapts (see --ppo.desired-kl)."""
     desired_kl: PositiveOrZero = 0.01
     """Change of the policy (KL divergence) that the learning rate adapts to; 0: a fixed rate."""
     max_gradient_norm: Positive = 1.0
@@ -269,7 +269,7 @@ class CheckpointConfig:
     keep: Count = 2
     """Number of finished checkpoints to keep."""
     replay: Literal["auto", "always", "never"] = "auto"
-    """Save replay too; auto: up to replay_limit_gb. Without it, a resumed run refills replay before it learns."""
+    """Save replay too; auto: up to --checkpoint.replay-limit-gb. Without it, a resumed run refills it first."""
     replay_limit_gb: Annotated[float, at_least(0)] = 4.0
     """Largest replay that `auto` saves, in GB for each seed."""
 

@@ -153,12 +153,16 @@ def export(
 # --- what is known about the run and its robot
 
 
+class IncompleteRobot(UserError):
+    """A description of the robot lacks something; what is lacking is the error's cause."""
+
+
 def _deployment(folder: run_folder.RunFolder, step: int, scene: str) -> tuple[Deployment | None, str]:
     """The robot of the run's task, and a line about it."""
     try:
         found = registry.deployment(registry.target_of(folder.config), folder.env, step // folder.env.num_envs)
     except UserError as error:  # an incomplete description would only be noticed on the robot
-        raise UserError(f"{error}; or export the policy alone with --without-robot") from error
+        raise IncompleteRobot(f"{error}; or export the policy alone with --without-robot") from error
     if found is None:
         return None, f"none is known for {folder.config.task}"
     robot = dataclasses.replace(found.robot, scene=scene if found.scene else None)

@@ -12,12 +12,15 @@ from warpsac.errors import counted
 from warpsac.types import LARGEST_OBS, LARGEST_REWARD
 
 STEPS = 200
+USUAL_LIMIT = 1000  # steps of an episode, where a limit has to be suggested
 PATIENCE = 5.0  # seconds after which a slow environment has been stepped enough
 
 
 class Finding(NamedTuple):
     level: Literal["ok", "note", "problem"]
     text: str
+    options: str = ""
+    """What `warpsac train` should be given because of it."""
 
 
 NO_SUCCESS = Finding("ok", "steps do not say whether the task is solved: there will be no success rate")
@@ -47,11 +50,22 @@ def of_spec(spec: EnvSpec) -> list[Finding]:
     found.append(Finding("ok", f"action: {counted(spec.action_dim, 'number')} in {bounds}, rescaled from [-1, 1]"))
     if views.obs_dim > 10_000:
         found.append(Finding("note", "observation is very large: warpsac learns from state, not from images"))
-    if spec.episode_limit is None:
-        found.append(Finding("note", "no step limit: if episodes may never end, set one with --env.episode-limit"))
-    else:
+    if spec.episode_limit is not None:
         found.append(Finding("ok", f"episodes are truncated after {counted(spec.episode_limit, 'step')}"))
     return found
+
+
+def of_ends(limit: int | None, steps: int, within: int | None, settable: bool = True) -> list[Finding]:
+    """What random steps showed about episodes without a step limit: `within` how many of them one ended, if any did.
+    Not `settable`: the environment may not take a limit."""
+    if limit is not None:
+        return []
+    if within is not None:
+        return [Finding("ok", f"no step limit, but episodes ended within {counted(within, 'random step')}")]
+    option = f"--env.episode-limit {USUAL_LIMIT}"
+    if settable:
+        return [Finding("note", f"no episode ended in {counted(steps, 'random step')}: give a limit, {option}", option)]
+    return [Finding("note", "no step limit: if episodes may never end, end them in the environment, or with " + option)]
 
 
 def of_steps(env: HostEnv) -> list[Finding]:
@@ -60,6 +74,7 @@ def of_steps(env: HostEnv) -> list[Finding]:
     again, seconds = roll(env, len(rows) - 1)
     return [
         timed(len(rows) - 1, seconds, env.spec.num_envs),
+        *of_ends(env.spec.episode_limit, len(rows) - 1, len(rows) - 1 if _any_ended(env, rows) else None),
         reproduced(all(map(np.array_equal, rows, again))),
         Finding("ok", "steps say whether the task is solved") if env.spec.has_success else NO_SUCCESS,
         RESUME_EXACT if env.spec.restorable else RESUME_CUTS,
@@ -100,10 +115,14 @@ class Clock:
 
 
 def roll(env: HostEnv, steps: int | None = None) -> tuple[list[np.ndarray], float]:
-    """Random steps, the same at each call: observations and rewards of each, and the seconds of one."""
+    """Random steps, the same at each call: observations, rewards and ends of each, and the seconds of one."""
     rng, rows, clock = np.random.default_rng(0), [env.reset(0).ravel()], Clock(steps)
     while not clock.over():
         env.send(rng.uniform(-1, 1, (env.spec.num_envs, env.spec.action_dim)).astype(np.float32))
         result = env.recv().result
-        rows.append(np.concatenate([result.obs.ravel(), result.reward]))
+        rows.append(np.concatenate([result.obs.ravel(), result.reward, result.terminated | result.truncated]))
     return rows, clock.seconds
+
+
+def _any_ended(env: HostEnv, rows: list[np.ndarray]) -> bool:
+    return any(row[-env.spec.num_envs :].any() for row in rows[1:])

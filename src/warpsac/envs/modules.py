@@ -37,6 +37,7 @@ from warpsac.errors import UserError, in_a_line_with_place
 
 _named: set[str] = set()  # "my_package" and "my_package:make_env", named by the user of this process
 _named_paths: set[str] = set()  # absolute
+_importing: list[str] = []  # modules that are being imported because of a task's name, the innermost last
 FOLDERS = ("menagerie", "humanoidbench")  # settings of `env` that environment variables name as well
 PATHS = ("env.motion", *(f"env.{name}" for name in FOLDERS), "init_from", "learner.symmetry")
 OWN = "task_config"  # the task's own config, in which any text may be a path
@@ -229,11 +230,28 @@ def _require_module_name(module: str, what: str) -> None:
 def _import(module: str, name: str) -> ModuleType:
     what = f"task '{name}': " if ":" in name else ""
     _require_module_name(module, what)
+    _importing.append(module)
     try:
         with own_folder():
             return importlib.import_module(module)
+    except TrainsWhenImported:
+        raise
     except (Exception, SystemExit) as error:  # whatever a user's own module may raise
         raise UserError(f"{what}cannot import module '{module}' ({in_a_line_with_place(error)})") from error
+    finally:
+        _importing.pop()
+
+
+class TrainsWhenImported(UserError):
+    """A script of the user's without a main guard, of which a name in it is needed."""
+
+
+def require_not_importing() -> None:
+    """Refuse to train while a module is imported for a task's name: to evaluate a run would train another one."""
+    if _importing:
+        raise TrainsWhenImported(
+            f"module '{_importing[-1]}' trains when it is imported: put that under `if __name__ == '__main__':`"
+        )
 
 
 # --- where code of a task runs

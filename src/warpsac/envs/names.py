@@ -271,6 +271,11 @@ def task_names(family: str) -> list[str]:
         return list(_family(family).task_names())
 
 
+def _suggested(family: str) -> list[str]:
+    """Those of these names that a misspelled one may mean."""
+    return list(_family(family).suggested_names()) if family == "gymnasium" else task_names(family)
+
+
 def _family(family: str) -> Any:
     return importlib.import_module(FAMILIES[family])
 
@@ -334,7 +339,7 @@ def _unknown(name: str, simulator: str | None) -> UserError:
     module, _, bare = name.rpartition(":")
     prefix = f"{module}:" if module else ""
     if simulator is not None:
-        others = task_names(simulator) if simulator in REGISTRIES else []
+        others = _suggested(simulator) if simulator in REGISTRIES else []
         near = suggestions(bare, others, others_only=True)
         listed = f"`warpsac tasks --simulator {simulator}` lists what it has"
         hint = f"did you mean {' or '.join(prefix + one for one in near)}?" if near else listed
@@ -344,7 +349,7 @@ def _unknown(name: str, simulator: str | None) -> UserError:
         family for family in REGISTRIES if REGISTRIES[family] in sys.modules or (family == "gymnasium" and not module)
     ]
     others = [known for family in SUITES for known in suite_names(family)]
-    others += [known for family in families for known in task_names(family)]
+    others += [known for family in families for known in _suggested(family)]
     makers = _makers(sys.modules.get(module))
     near = [f"{prefix}{one}" for one in suggestions(bare, others + makers)]
     hint = f"did you mean {' or '.join(near)}?" if near else "`warpsac tasks` lists the benchmark tasks"

@@ -264,8 +264,16 @@ def configure(
 ) -> tuple[Config, str]:
     """The config of a task and the line that explains its variant.
 
-    `settings` are fields of `Config`; nested ones as dictionaries: replay={"batch_size": 256}.
+    `settings` are fields of `Config`; nested ones as dictionaries: replay={"batch_size": 256}. `seeds` may be a single
+    number or a range, and `seed` is the same, as on the command line.
     """
+    if "seed" in settings:
+        if "seeds" in settings:
+            raise UserError("seed and seeds say the same: leave one out")
+        settings["seeds"] = settings.pop("seed")
+    seeds = settings.get("seeds")
+    if isinstance(seeds, int | range) and not isinstance(seeds, bool):
+        settings["seeds"] = tuple(seeds) if isinstance(seeds, range) else (seeds,)
     env = settings.get("env")
     num_envs = env.get("num_envs") if isinstance(env, Mapping) else None
     count = num_envs if isinstance(num_envs, int) else None  # anything else is refused below

@@ -34,6 +34,9 @@ PACKAGES = {
 }
 
 
+NONE_REGISTERED = ": your own is named as my_module:make_env, the class or function that makes it"
+
+
 @dataclass(frozen=True)
 class Folders:
     menagerie: str | None = None
@@ -89,8 +92,9 @@ def command(asked: TasksOptions) -> int:
         for name in found:
             print(f"  {name}")
     if not tasks and not others:
-        by = f" by {asked.module[0]}; a class or function of it is named as {asked.module[0]}:make_env"
-        print(f"no task is registered{by if asked.module else ''}")
+        module = next(iter(asked.module), None)
+        by = f" by {module}; a class or function of it is named as {module}:make_env" if module else NONE_REGISTERED
+        print(f"no task is registered{by}")
     return 0
 
 
@@ -284,7 +288,7 @@ def _trace(task: Task, config: EnvConfig) -> contract.EnvSpec:
 
 def _check(tasks: list[Task], asked: TasksOptions) -> int:
     found: list[Checked] = []
-    width = max(len(task.name) for task in tasks)
+    width = max((len(task.name) for task in tasks), default=0)
     for result in check(tasks, asked.settings):
         found.append(result)
         if not asked.json:
@@ -292,6 +296,8 @@ def _check(tasks: list[Task], asked: TasksOptions) -> int:
     count = Counter(result.level for result in found)
     if asked.json:
         print(json.dumps([dataclasses.asdict(result) for result in found]))
+    elif not tasks:
+        print(f"{asked.simulator} has no benchmark task to check: `warpsac check-env` checks any other")
     else:
         absent = [result.family for result in found if result.level == "missing"]
         line = f"{counted(count['ok'], 'task')} as in the table, {count['differs']} differ, {count['fails']} fail"

@@ -226,9 +226,9 @@ def _status(run: Run, config: Config, evaluations: np.ndarray) -> tuple[Status, 
         return "running", progress
     checkpoints = run.path / run_folder.CHECKPOINTS
     saved = checkpoint.steps(checkpoints)
-    if saved and not (run.path / rowfiles.METRICS).exists():
+    if saved and saved[-1] > 0 and not (run.path / rowfiles.METRICS).exists():  # at step 0 there is no row yet
         return "damaged", f"{rowfiles.METRICS} is gone; step {saved[-1]:,} was saved"
-    if not len(evaluations):
+    if not len(evaluations) and not (saved and run.reached < run.end_step):
         return "no evaluations", progress
     if checkpoint.any_complete(checkpoints):
         return "interrupted", f"{progress}; resume with: {run_folder.resume_command([run.path])}"

@@ -150,7 +150,9 @@ def require_callbacks(callbacks: Sequence[Any]) -> None:
         if isinstance(one, type) and issubclass(one, Callback):
             raise UserError(f"callbacks: {one.__name__} is a class: give an object of it, {one.__name__}(...)")
         if not isinstance(one, Callback):
-            raise UserError(f"callbacks: {one!r} is not derived from warpsac.runs.callbacks.Callback")
+            what = one.__name__ if isinstance(one, type) else name_of(one)
+            what = repr(one) if isinstance(one, str | int | float) else what
+            raise UserError(f"callbacks: {what} is not derived from warpsac.runs.callbacks.Callback")
         for name in (name for name in dir(one) if name.startswith("on_") and name not in HOOKS):
             near = difflib.get_close_matches(name, HOOKS, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(HOOKS)}"

@@ -41,10 +41,13 @@ def train(
     JAX or torch), or an object. A mapping as `env` holds settings of the environments: env={"episode_limit": 200}.
     `callbacks` are told of rows, evaluations, checkpoints and the end (`runs.callbacks`).
     """
+    modules.require_not_importing()
     given = {} if env is None or not isinstance(env, Mapping) else dict(env)
     own = None if isinstance(env, Mapping) else env
-    if (task is None) == (own is None):
+    if task is None and own is None:
         raise UserError("train needs a task: its name, or an environment of your own as `env`")
+    if task is not None and own is not None:
+        raise UserError("train takes either a task or an environment of your own as `env`, not both")
     if num_envs is not None:
         given["num_envs"] = num_envs
     name = bring(task if own is None else own)
@@ -60,7 +63,7 @@ def train(
 
 
 def resume(
-    runs: Path | str | Sequence[Path | str],
+    runs: Path | str | Sequence[Path | str] | Outcome,
     *,
     env: Any = None,
     stop_at: int | None = None,
@@ -71,11 +74,14 @@ def resume(
 ) -> Outcome:
     """Resume an interrupted run, or several seeds of one config; the same as `warpsac train --resume RUN ...`.
 
-    `env` is the environment that `train` was given, where that was an object of the program. `paths` are those of the
-    runs' settings that may be used, where only the runs name them. `callbacks` as for `train`: a run folder names none.
+    `runs` may be what `train` returned. `env` is the environment that `train` was given, where that was an object of
+    the program. `paths` are those of the runs' settings that may be used, where only the runs name them. `callbacks` as
+    for `train`: a run folder names none.
     `settings` are fields of `Config` that may change: eval={"every": 50_000}, a larger total_steps.
     """
+    modules.require_not_importing()
     modules.name_paths(map(str, paths))
+    runs = runs.runs if isinstance(runs, Outcome) else runs
     folders = [runs] if isinstance(runs, (Path, str)) else runs
     if env is not None and folders:
         bring(env, open_run(folders[0]).config.task)
@@ -84,7 +90,7 @@ def resume(
 
 
 def evaluate(
-    run: Path | str,
+    run: Path | str | Outcome,
     *,
     episodes: int | None = None,
     step: PolicyStep = "last",
@@ -96,12 +102,17 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a policy of a run, or `pretrained:NAME`, on new episodes; the same as `warpsac eval RUN ...`.
 
+    What `train` returned is taken as well, if it was of one seed.
     Without `episodes` as many as in the run's own evaluations. `env` is the environment that `train` was given, where
     the run names one of your own. `paths` are those of the run's settings that may be used, where only the run names
     them; `motion` is the clip, or the folder of clips, that a tracking task follows.
     """
     from warpsac.training.eval_command import EvalOptions, play_episodes
 
+    if isinstance(run, Outcome):
+        if len(run.runs) != 1:
+            raise UserError(f"evaluate takes one run, not {len(run.runs)}: evaluate(outcome.runs[0])")
+        run = run.runs[0]
     check_ranges(EvalOptions(str(run), step, arm, episodes, seed))
     folder = pretrained.opened(run)
     modules.name_paths(map(str, paths))

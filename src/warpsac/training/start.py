@@ -300,6 +300,10 @@ def _notes(config: Config, driver: Driver, placement: Placement) -> list[str]:
     notes = [*driver.notes, *_memory_notes(config, driver.algorithm.ring, placement)]
     if config.learner.symmetry != "off":
         notes.append(f"symmetry: left and right are swapped in half of every minibatch ({config.learner.symmetry})")
+    if config.stop_at is not None and config.end_step <= config.learning_starts:
+        notes.append(
+            f"stop_at = {config.stop_at} is not above learning_starts = {config.learning_starts}: nothing is learned"
+        )
     if driver.spec.episode_limit is None:
         notes.append("episodes have no step limit: if they may never end, give one with --env.episode-limit")
     if not registry.target_of(config).jax and devices.on_cpu() and is_heavy(config):

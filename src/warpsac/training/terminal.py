@@ -72,7 +72,7 @@ class Display:
         self._console = console or Console()
         self._clock = clock
         self._started = clock()
-        self._step = self._start_step = start_step
+        self._step = start_step
         self._phase: Phase = "compiling"
         self._announced: set[str] = set()  # what plain output has said is being compiled
         self._spinner = Spinner("dots")
@@ -80,7 +80,7 @@ class Display:
         self._evaluated_at: int | None = None
         self._history: deque[tuple[float, int]] = deque([(self._started, start_step)])
         self._line_due = -math.inf
-        self._told = False  # whether a row has been shown
+        self._told_at = start_step  # of the last plain line about training
         self._compiled = False  # since the last row: then the speed of the next is not shown
         self._spoke = self._started
         self._live: Live | None = None
@@ -98,8 +98,10 @@ class Display:
 
     def phase(self, name: Phase, what: str = "", reached: int | None = None) -> None:
         """What is being done now; plain output announces compiling and evaluating, once for each `what`. `reached` is
-        the current step, if steps were made while compiling that no row has reported yet. A run too short for a row
-        still ends with a line."""
+        the current step, if steps were made while compiling that no row has reported yet. The last step has a line
+        even if no row is due there, before its evaluation."""
+        if name == "evaluating" and self._step >= self._total:
+            self._tell_last_step()
         if name in ("compiling", "evaluating") and not self._live and what not in self._announced:
             self._announced.add(what)
             self._plain(f"{name} {what} ..." if what else f"{name} ...")
@@ -109,8 +111,8 @@ class Display:
             self._compiled = True
             self._latest.pop(SPEED, None)
         self._phase = name
-        if name in ("done", "stopped") and not self._live and self._step > self._start_step and not self._told:
-            self._plain(self._train_line())
+        if name in ("done", "stopped"):
+            self._tell_last_step()
 
     def reached(self, step: int) -> None:
         """How far it is, between two rows."""
@@ -192,8 +194,12 @@ class Display:
             self._console.file.write(text + "\n")
             self._console.file.flush()
 
+    def _tell_last_step(self) -> None:
+        if not self._live and self._step > self._told_at:
+            self._plain(self._train_line())
+
     def _train_line(self) -> str:
-        self._told = True
+        self._told_at = self._step
         parts = [f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})", self._phase]
         for label, key, form in (
             ("return", "episode/return", ",.1f"),

@@ -57,6 +57,9 @@ def image_of(env: HostEnv) -> np.ndarray:
     """What `env.render` gives, or a clear line on why there is nothing to see."""
     try:
         image = env.render()
+    except NotImplementedError as error:  # as gymnasium's own Env.render
+        needed = "it needs a render() that returns a picture (render_mode rgb_array)"
+        raise UserError(f"{env.spec.task} cannot be drawn: {needed}") from error
     except Exception as error:
         raise UserError(f"{env.spec.task} cannot be drawn: {in_a_line(error)}") from error
     if image.ndim != 3:

@@ -72,10 +72,17 @@ def _exported(policy: str) -> Iterator[Path]:
     if not policy.startswith(PRETRAINED):
         yield Path(policy)
         return
-    from warpsac.deploy.export import export  # with JAX, which an exported policy does without
+    from warpsac.deploy.export import IncompleteRobot, export  # with JAX, which an exported policy does without
 
     with tempfile.TemporaryDirectory(prefix="warpsac-") as folder:
-        yield export(policy, Path(folder) / "export").policy
+        try:
+            file = export(policy, Path(folder) / "export").policy
+        except IncompleteRobot as error:  # nothing can walk without it
+            raise UserError(str(error.__cause__)) from error
+        try:
+            yield file
+        except UserError as error:  # by the name that the user knows
+            raise UserError(str(error).replace(str(file), policy)) from error
 
 
 def _run(asked: Sim2SimOptions, policy: Policy) -> int:

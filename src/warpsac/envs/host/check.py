@@ -16,6 +16,7 @@ from warpsac.envs.findings import (
     RESUME_EXACT,
     Clock,
     Finding,
+    of_ends,
     of_spec,
     reproduced,
     roll,
@@ -50,7 +51,7 @@ def _of_single(name: str, env: Any, config: EnvConfig) -> list[Finding]:
     found = [*of_spec(spec), *_number_formats(_declared(env))]
     if not spec.restorable:
         found.append(UNSAVED)
-    return [*found, *_behaviour(env, config)]
+    return [*found, *_behaviour(env, config, spec.episode_limit)]
 
 
 def _declared(env: Any) -> Any:
@@ -69,7 +70,7 @@ def _number_formats(space: Any) -> list[Finding]:
     return found
 
 
-def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
+def _behaviour(env: Any, config: EnvConfig, limit: int | None) -> list[Finding]:
     """Step it with random actions, twice from the same seed."""
     doing = "resetting"
     try:
@@ -83,7 +84,8 @@ def _behaviour(env: Any, config: EnvConfig) -> list[Finding]:
         return [Finding("problem", f"{doing} it ends the program ({in_a_line(error)})")]
     except Exception as error:
         return [Finding("problem", f"{doing} it raises {in_a_line_with_place(error)}")]
-    found = [timed(taken.steps, again.seconds), _success(taken.keys, config)]
+    found = [timed(taken.steps, again.seconds), *of_ends(limit, taken.steps, taken.longest)]
+    found.append(_success(taken.keys, config))
     if not (usable(taken.rows[:, :-1]).all() and usable_reward(taken.rows[:, -1]).all()):
         return [*found, NOT_FINITE]
     found.append(reproduced(np.array_equal(taken.rows, again.rows)))
@@ -130,6 +132,7 @@ class _Steps(NamedTuple):
     steps: int
     seconds: float  # of one
     keys: set[str]  # seen in `info`
+    longest: int | None  # steps of the longest episode that ended
 
 
 def _roll(env: Any, first: Any, steps: int | None = None) -> _Steps:
@@ -149,7 +152,8 @@ def _roll(env: Any, first: Any, steps: int | None = None) -> _Steps:
 
     if first is not None:
         record(*first)
-    made = 0
+    made = started = 0
+    longest: int | None = None
     while not clock.over():
         obs, reward, terminated, truncated, info = env.step(rng.uniform(low, high).astype(space.dtype))
         made += 1
@@ -158,8 +162,9 @@ def _roll(env: Any, first: Any, steps: int | None = None) -> _Steps:
             if np.ndim(flag) != 0 or np.asarray(flag).dtype.kind not in "biu":
                 raise UserError(f"{what} is {type(flag).__name__} {flag!r}, not True or False")
         if terminated or truncated:
+            longest, started = max(longest or 0, made - started), made
             record(*env.reset())
-    return _Steps(np.array(rows), made, clock.seconds, keys)
+    return _Steps(np.array(rows), made, clock.seconds, keys, longest)
 
 
 # --- a VectorEnv
@@ -201,6 +206,7 @@ def _of_vector(name: str, env: Any, count: int, config: EnvConfig) -> list[Findi
     rows, _ = roll(made)
     again, seconds = roll(made, len(rows) - 1)
     found += [timed(len(rows) - 1, seconds, count), _autoreset(env, made, len(rows) - 1)]
+    found += of_ends(made.spec.episode_limit, len(rows) - 1, len(rows) - 1 if made.ended else None, settable=False)
     found.append(_success(set(made.keys), config))
     if not made.finite:
         found.append(NOT_FINITE)

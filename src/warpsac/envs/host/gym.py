@@ -49,6 +49,23 @@ def task_names() -> list[str]:
     return [name for name in registered_ids() if not _of_a_simulator(gymnasium.registry[name])]
 
 
+# Where gymnasium's own environments with discrete actions are, in `gymnasium.envs`. None is made to find out.
+DISCRETE = (
+    "classic_control.cartpole", "classic_control.mountain_car", "classic_control.acrobot", "phys2d.cartpole",
+    "box2d.lunar_lander", "toy_text", "tabular",
+)  # fmt: skip
+
+
+def suggested_names() -> list[str]:
+    """Those that a misspelled name may mean, as warpsac can train them."""
+    return [name for name in task_names() if not _discrete(gymnasium.registry[name])]
+
+
+def _discrete(entry: RegistryEntry) -> bool:
+    place = str(entry.entry_point).removeprefix("gymnasium.envs.")
+    return place.startswith(DISCRETE) and not entry.kwargs.get("continuous")
+
+
 def _of_a_simulator(entry: RegistryEntry) -> bool:
     maker = getattr(entry.entry_point, "func", entry.entry_point)  # ManiSkill's is a partial function
     return ISAAC_SETTINGS in entry.kwargs or str(getattr(maker, "__module__", "")).startswith("mani_skill")

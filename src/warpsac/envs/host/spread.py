@@ -40,7 +40,10 @@ def spread(first: InProcessEnvs, sets: int, config: EnvConfig) -> SeedEnvs:
     except (WorkerLost, WorkerRefused) as error:
         made, why = [], f"{task} cannot be made in a worker process: {error}"
         if config.workers != "auto":
-            raise UserError(f"{why}; use --env.workers 0 to step it in this process") from None
+            instead = "use --env.workers 0 to step it in this process"
+            if "<module '__main__'" in str(error):  # a worker process does not run the script that defines it
+                instead = f"define it in a module of its own, or {instead}"
+            raise UserError(f"{why}; {instead}") from None
     if made:
         first.close()
         count = sum(one.workers for one in made)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.findings import NO_SUCCESS, NOT_FINITE, Clock, Finding, of_spec, reproduced, timed
+from warpsac.envs.findings import NO_SUCCESS, NOT_FINITE, Clock, Finding, of_ends, of_spec, reproduced, timed
 from warpsac.envs.names import Target
 from warpsac.envs.registry import make_torch, most_envs
 from warpsac.envs.torch.base import LOSES_LAST, Tensor, TorchEnvs, TorchStep, kept_randomness, seed_generators
@@ -38,6 +38,7 @@ def _behaviour(env: TorchEnvs) -> list[Finding]:
     except (Exception, SystemExit) as error:
         return [Finding("problem", f"stepping it raises {in_a_line(error)}")]
     found = [*raw, timed(first.steps, again.seconds, env.spec.num_envs)]
+    found += of_ends(env.spec.episode_limit, first.steps, first.steps if first.ended else None, settable=False)
     found.append(NOT_FINITE if first.faults else reproduced(first.rows == again.rows))
     if first.changed:
         found.append(Finding("problem", "a later step changes results that were handed over before"))
