@@ -318,8 +318,8 @@ def test_seeds_on_several_devices_are_those_of_one(
             for one, other in zip(uninterrupted, resumed, strict=True):
                 assert_same_run(one, other, (HALF,))
         assert_close_runs(resumed, on_one_device)
-    with pytest.raises(ConfigError, match=r"devices = 2: must divide the number of seeds, 1"):
-        start.resume(resumed[:1], total_steps=2 * WHOLE, devices=2)
+    with pytest.raises(ConfigError, match=r"devices = 3: must divide the number of seeds, 1, or that of the arms, 2"):
+        start.resume(resumed[:1], total_steps=2 * WHOLE, devices=3)
 
 
 @pytest.mark.virtual

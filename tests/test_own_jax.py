@@ -340,7 +340,7 @@ def test_what_does_not_fit_is_one_line(factory: Any, said: str) -> None:
 
 
 def found(factory: Any, level: str) -> list[str]:
-    return [text for kind, text in check.findings(target(factory), EnvConfig()) if kind == level]
+    return [finding.text for finding in check.findings(target(factory), EnvConfig()) if finding.level == level]
 
 
 class SlowToTrace(Walk):
@@ -356,8 +356,8 @@ class SlowToTrace(Walk):
 def test_a_good_environment_has_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check.time, "perf_counter", lambda: SlowToTrace.now)
     everything = check.findings(target(SlowToTrace), EnvConfig())
-    assert {level for level, _ in everything} == {"ok"}
-    text = "\n".join(text for _, text in everything)
+    assert {finding.level for finding in everything} == {"ok"}
+    text = "\n".join(finding.text for finding in everything)
     for part in (
         "observation: 2 numbers",
         "in order: twice 1, place 1",
