@@ -153,7 +153,7 @@ test-jax:  ## the core with the oldest and the newest JAX that each Python has; 
 	  case " $(or $(ONLY),$$jax-$$number) " in (*" $$jax-$$number "*) ;; (*) continue;; esac; \
 	  $(MAKE) --no-print-directory setup EXTRA=jax-$$jax VENV=$$venv PYTHON=$$python && \
 	  $$venv/bin/python -c 'import platform; import jax; print("JAX", jax.__version__, "on Python", platform.python_version())' && \
-	  $$venv/bin/python -m pytest -q -n $(JOBS) $(TESTS_jax) $(ARGS) && rm -rf $$venv || exit; done)
+	  XLA_FLAGS= $$venv/bin/python -m pytest -q -n $(JOBS) $(TESTS_jax) $(ARGS) && rm -rf $$venv || exit; done)
 
 browser:  ## install Chromium, in which the tests look at report pages (Debian and Ubuntu, as root)
 	@command -v chromium > /dev/null || { apt-get update -qq && \

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Read when JAX is first imported, here or in a subprocess that a test starts.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -18,9 +20,20 @@ os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="warpsac-test-config-")
 import pytest
 
 
-@pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training without drawing the learning curve after each evaluation: that takes longer than a tiny run."""
+@pytest.fixture(scope="session", autouse=True)
+def _draw() -> Iterator[Any]:
+    """Learning curves are not drawn after each evaluation: that takes longer than a tiny run."""
     from warpsac.runs import curve
 
-    monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)
+    draw = curve.write_curve
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curve, "write_curve", lambda *arguments: None)
+        yield draw
+
+
+@pytest.fixture
+def pictures(_draw: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are drawn after all."""
+    from warpsac.runs import curve
+
+    monkeypatch.setattr(curve, "write_curve", _draw)

@@ -35,8 +35,6 @@ from warpsac.replay.host import HostRing
 from warpsac.training import start
 from warpsac.types import ObsViews, StepResult
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 THREE = ("warpsac-a", "warpsac-norm-off", "warpsac-l")
 AUTO: dict[str, Any] = {"variant": "auto", "auto": {"arms": THREE}}
 

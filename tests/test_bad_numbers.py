@@ -140,7 +140,7 @@ def _from_the_start() -> None:
     ],
 )
 def test_an_environment_that_goes_wrong_for_good_stops_training_with_a_checkpoint(
-    how: str, fault: str, tmp_path: Path, no_pictures: None
+    how: str, fault: str, tmp_path: Path
 ) -> None:
     Hostile.how = how
     config = tiny(tmp_path, task="Hostile-v0", env={"num_envs": 1, "max_faults": 3}, eval={"every": 0})
@@ -151,9 +151,7 @@ def test_an_environment_that_goes_wrong_for_good_stops_training_with_a_checkpoin
     assert LARGEST_REWARD < 1e13 < LARGEST_OBS < 1e20
 
 
-def test_relative_paths_do_not_follow_an_environment(
-    tmp_path: Path, no_pictures: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_do_not_follow_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Hostile.how = "elsewhere"
     monkeypatch.chdir(tmp_path)
     config = tiny(Path("runs"), task="Hostile-v0", env={"num_envs": 1}, stop_at=54)

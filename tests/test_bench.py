@@ -102,9 +102,7 @@ class PowerCut(BaseException):
     """Nothing is written after it."""
 
 
-def test_seeds_killed_in_their_last_checkpoint_stay_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None
-) -> None:
+def test_seeds_killed_in_their_last_checkpoint_stay_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first has saved its last step, the second has not; resumed alone it would differ in the last bits."""
     reference = tiny_ppo(tmp_path / "reference", seeds=(1, 2), total_steps=90)
     assert worker.run(reference) == 0

@@ -32,7 +32,6 @@ def has_saved(run: Path, beyond: int = 0) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 def test_a_killed_bench_resumes(tmp_path: Path) -> None:
     suite = write_suite(tmp_path / "mine.yaml", [SLOW], ["warpsac-l", "flashsac"])
     out = tmp_path / "out"

@@ -23,8 +23,6 @@ from warpsac.runs.callbacks import Callback, Callbacks, RunView, Tracker
 from warpsac.training import processes, start
 from warpsac.training.loop import Loop
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 class Listener(Callback):
     """Keeps what it is told, and spoils what it is given."""

@@ -534,7 +534,6 @@ def wait_for_rows(out: Path, process: Any, count: int) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_says_how_to_resume_and_sets_the_exit_code(tmp_path: Path, number: signal.Signals) -> None:
     """A training program that is interrupted at some moment and resumed equals one that was left alone."""
@@ -573,7 +572,6 @@ sys.exit(warpsac.__main__.main())
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_stops_at_once_and_says_what_is_saved(
     tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

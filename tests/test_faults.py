@@ -27,8 +27,6 @@ from warpsac.training.loop import Loop
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.stepped import SteppedDriver
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -255,9 +255,7 @@ def test_report_replaces_links_and_never_writes_through_them(
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped, with checkpoints, policies and rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curve, "write_curve", lambda *arguments: None)
-        return start.train(tiny(tmp_path_factory.mktemp("trained"), stop_at=150)).runs[0]
+    return start.train(tiny(tmp_path_factory.mktemp("trained"), stop_at=150)).runs[0]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +277,7 @@ def test_a_resume_never_writes_where_a_link_points(name: str, trained: Path, tmp
     assert after == before
 
 
-def test_links_in_the_place_of_temporary_files_are_replaced(trained: Path, tmp_path: Path, no_pictures: None) -> None:
+def test_links_in_the_place_of_temporary_files_are_replaced(trained: Path, tmp_path: Path) -> None:
     folder, precious = tmp_path / "run", tmp_path / "precious"
     shutil.copytree(trained, folder)
     precious.write_text("precious")
@@ -292,7 +290,7 @@ def test_links_in_the_place_of_temporary_files_are_replaced(trained: Path, tmp_p
 
 
 @pytest.mark.parametrize("place", ["evaluations.csv", "set_aside/metrics-1.jsonl"])
-def test_a_resume_does_not_wait_for_a_pipe(place: str, trained: Path, tmp_path: Path, no_pictures: None) -> None:
+def test_a_resume_does_not_wait_for_a_pipe(place: str, trained: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     (folder / "set_aside").mkdir()
@@ -434,6 +432,7 @@ def test_a_picture_that_cannot_be_written_does_not_stop_training(
     assert run_folder.read_failure(folder) is None
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_curve_leaves_out_what_has_no_return(tmp_path: Path) -> None:
     evaluations = [{"step": 0, "return_mean": 1.0}, {"step": 5}, {"step": 9, "return_mean": float("nan")}]
     curve.write_curve(tmp_path / "curve.png", evaluations, tiny(tmp_path))

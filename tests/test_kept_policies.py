@@ -25,8 +25,6 @@ from warpsac.training import start
 from warpsac.training.loop import Loop
 from warpsac.watch import play_command
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,7 +21,7 @@ pytest.importorskip("mani_skill", reason="needs ManiSkill: make test-maniskill")
 from warpsac.envs.torch import maniskill
 
 # ManiSkill and what it imports warn about themselves.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 TABLE = [task for task in tasks.benchmark_tasks() if task.family == "maniskill"]
 LIMITS = {"RollBall-v1": 80, "PegInsertionSide-v1": 100, "UnitreeG1TransportBox-v1": 100}  # others: 50

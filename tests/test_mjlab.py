@@ -30,7 +30,7 @@ from warpsac.envs.torch import mjlab, mjlab_tasks, unitree_package
 from warpsac.envs.torch.base import LOSES_LAST
 
 # MJLab and what it imports warn about themselves.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 OLD = importlib.metadata.version("mjlab").startswith("1.2.")
 NOT_IN_OLD = "Mjlab-Multi-Cube-Seg-Yam"

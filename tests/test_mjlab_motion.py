@@ -32,7 +32,6 @@ from warpsac.envs.torch import mjlab_motion
 # MJLab and what it imports warn about themselves.
 pytestmark = [
     pytest.mark.filterwarnings("default"),
-    pytest.mark.usefixtures("no_pictures"),
     pytest.mark.skipif(importlib.metadata.version("mjlab").startswith("1.2."), reason="tracking needs mjlab 1.6"),
 ]
 

@@ -29,7 +29,7 @@ from warpsac.envs.torch import mjlab, mjlab_robots, mjlab_symmetry
 from warpsac.types import Mirror
 
 # MJLab and what it imports warn about themselves.
-pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.usefixtures("no_pictures")]
+pytestmark = pytest.mark.filterwarnings("default")
 
 G1, UNITREE, GO1, CUBE = (
     "Mjlab-Velocity-Flat-Unitree-G1", "Unitree-G1-Flat", "Mjlab-Velocity-Rough-Unitree-Go1", "Mjlab-Lift-Cube-Yam",

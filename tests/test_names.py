@@ -79,7 +79,7 @@ def run_of(folder: Path, task: str) -> Path:
 
 @pytest.mark.parametrize("task", [TASK, "stranger_robot:make_env"])
 def test_no_command_imports_what_only_a_run_folder_names(
-    stranger: Path, task: str, capsys: pytest.CaptureFixture[str], no_pictures: None
+    stranger: Path, task: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_of(stranger / "runs", task)
     (stranger / "suite.yaml").write_text(f"tasks: ['{task}']\nvariants: [warpsac-l]\n")
@@ -106,7 +106,7 @@ def test_no_command_imports_what_only_a_run_folder_names(
 
 
 def test_the_line_that_refuses_a_function_names_all_that_it_needs(
-    stranger: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
+    stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = run_of(stranger / "runs", "stranger_robot:make_env")
     assert main(["eval", str(run)]) == 2
@@ -120,9 +120,7 @@ def test_what_is_no_name_of_a_module(stranger: Path, module: str) -> None:
         names.lookup(f"{module}:make_env")
 
 
-def test_a_named_module_is_imported_and_still_calls_nothing(
-    stranger: Path, capsys: pytest.CaptureFixture[str], no_pictures: None
-) -> None:
+def test_a_named_module_is_imported_and_still_calls_nothing(stranger: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = run_of(stranger / "runs", "stranger_robot:make_env")
     assert main(["eval", str(run), "--module", "stranger_robot"]) == 2
     said = capsys.readouterr().err
@@ -144,7 +142,7 @@ def test_the_shell_does_not_search_the_current_folder(stranger: Path) -> None:
 
 
 def test_what_was_trained_by_name_needs_no_name_later(
-    stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_pictures: None
+    stranger: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "--profile demo --total-steps 60 --learning-starts 30 --eval.every 0 --eval.episodes 1 --log.no-tensorboard"
     small = "--replay.batch-size 8 --learner.actor-width 8 --learner.critic-width 8 --out runs --name mine"

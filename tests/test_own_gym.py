@@ -28,8 +28,6 @@ from warpsac.replay import ring
 from warpsac.training import evaluate, start
 from warpsac.types import ObsViews
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def made(factory: Any, num_envs: int = 2, **settings: Any) -> HostEnv:
     return registry.make(bring(factory), num_envs, EnvConfig(**settings))

@@ -93,7 +93,7 @@ def test_an_object_cannot_be_shared(carts: Any) -> None:
 
 
 def test_trained_from_python_and_evaluated_from_the_shell(
-    carts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, no_pictures: None
+    carts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = warpsac.train(env=carts.Carts, num_envs=2, out=str(tmp_path), **SMALL)
     (run,) = outcome.runs

@@ -18,7 +18,7 @@ from warpsac.config.schema import EnvConfig
 from warpsac.envs import registry, tasks
 from warpsac.envs.registry import lookup
 from warpsac.errors import UserError
-from warpsac.runs import curve, rowfiles
+from warpsac.runs import rowfiles
 from warpsac.training import api, evaluate
 from warpsac.training import start as training
 from warpsac.watch import play
@@ -314,9 +314,8 @@ def test_mirrors_of_robots_have_the_sizes_of_the_table(
 
 
 @pytest.mark.slow
-def test_ppo_balances_the_pole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_balances_the_pole(tmp_path: Path) -> None:
     """From 200 to nearly all of the 1000 that a perfect balance earns; in one program with the simulator."""
-    monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)
     config, _ = api.configure(
         "CartpoleBalance",
         algo="ppo",
@@ -339,8 +338,7 @@ def test_ppo_balances_the_pole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_a_resumed_run_of_ppo_equals_the_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "write_curve", lambda *arguments: None)
+def test_a_resumed_run_of_ppo_equals_the_uninterrupted_one(tmp_path: Path) -> None:
     base, _ = api.configure(
         "CartpoleBalance",
         algo="ppo",

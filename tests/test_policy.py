@@ -100,7 +100,6 @@ def test_a_run_without_a_checkpoint(tmp_path: Path) -> None:
 # --- the Python interface
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_train_from_python(tmp_path: Path) -> None:
     outcome = warpsac.train(
         "probe-point", out=str(tmp_path), profile="demo", stop_at=20, eval={"every": 0, "episodes": 1}
@@ -218,7 +217,6 @@ def test_what_cannot_be_filmed(run: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.mujoco
-@pytest.mark.usefixtures("no_pictures")
 def test_a_video_of_a_robot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gl = play.find_gl()
     if gl is None:

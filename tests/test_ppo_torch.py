@@ -25,8 +25,6 @@ from warpsac.training.stepped import SteppedDriver
 pytest.importorskip("torch", reason="needs torch: make test-mjlab")
 from warpsac.envs.probes import torch as probe_torch
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def rollouts_of(config: Config, learning: bool = False) -> list[Rollout]:
     """Every rollout [S, T, N, ...] of a run, as the learner is given it; without learning, all of one policy."""

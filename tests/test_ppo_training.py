@@ -38,8 +38,6 @@ from warpsac.training.loop import Loop
 from warpsac.training.policy import load_policy
 from warpsac.training.stepped import SteppedDriver
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def native(out: Path, **changes: Any) -> Config:
     return tiny(out, **{"task": "probe-native", **changes})

@@ -242,7 +242,6 @@ def test_a_run_that_is_being_trained(tmp_path: Path) -> None:
 # --- failures are recorded
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_failed_run_records_why_until_it_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(loop: training.Loop) -> None:
         if loop.step > 150:
@@ -404,7 +403,6 @@ def test_missing_runs_are_those_of_the_plan(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.usefixtures("no_pictures")
 def test_a_real_run_folder_is_understood(tmp_path: Path) -> None:
     config = tiny(tmp_path, stop_at=150, log={"every": 7, "tensorboard": False})
     path = training.train(config).runs[0]

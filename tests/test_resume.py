@@ -25,8 +25,6 @@ from warpsac.training.loop import Loop
 from warpsac.training.state import _arrays_of
 from warpsac.training.stepped import SteppedDriver
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def per_env(num_envs: int) -> dict[str, Any]:
     """The sizes of a tiny run that count environment steps, so that interactions are the same for any number."""

@@ -19,8 +19,6 @@ from warpsac.report.runs import collect
 from warpsac.runs import checkpoint, run_folder
 from warpsac.training import start
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def rate(start: float, end: float, fraction: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2

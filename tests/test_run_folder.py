@@ -704,6 +704,7 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_curve_is_a_picture_whatever_there_is_to_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[dict[str, float]] = [{"step": 1000 * i, "return_mean": 100.0 * i, "return_std": 5.0} for i in range(5)]
     path, pyplot_before = tmp_path / "curve.png", "matplotlib.pyplot" in sys.modules

@@ -136,7 +136,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (2, {"stop_at": 45}, [], ""),
     ],
 )
-@pytest.mark.usefixtures("no_pictures")
 def test_a_run_compiles_ahead_exactly_what_it_calls(
     tmp_path: Path,
     started: list[str],

@@ -31,8 +31,6 @@ from warpsac.types import Batch, Mirror, ObsViews, Symmetry
 POINT = Symmetry(Mirror((0, 1, 2, 3), (1, -1, 1, -1)), Mirror((0, 1), (1, -1)))
 NATIVE = Symmetry(Mirror((0, 1, 2, 3, 4, 5), (1, -1, 1, -1, 1, 1)), POINT.action)
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 # --- mirrors
 

@@ -30,8 +30,6 @@ import torch
 from warpsac.envs.probes import torch as probe_torch
 from warpsac.envs.torch import base as torch_base
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 ACTIONS = np.random.default_rng(3).uniform(-1, 1, (60, 3, 2)).astype(np.float32)
 
 

@@ -24,8 +24,6 @@ from warpsac.training.loop import Loop
 from warpsac.training.simulators import HostSimulators
 from warpsac.training.stepped import SteppedDriver
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def finish(config: Config) -> Path:
     outcome = start.train(config)

@@ -25,7 +25,6 @@ from warpsac.cli import main, train_config
 from warpsac.deploy.sim2sim.robot import require_own_files
 from warpsac.envs import modules
 from warpsac.errors import UserError
-from warpsac.runs import curve
 from warpsac.training import start
 
 MODULE = """
@@ -46,7 +45,7 @@ SETTINGS |= {"total_steps": 90, "checkpoint": {"every": 30}, "eval": {"every": 0
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty current folder with a module that the user has named, whose environment does as it is told."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(modules, "_named", set())
@@ -67,11 +66,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the guest's environment, interrupted."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curve, "write_curve", lambda *arguments: None)
-        config = runs.tiny(tmp_path_factory.mktemp("trained"), **SETTINGS, stop_at=75, name="run")
-        with runs.untied():
-            return start.train(config).runs[0]
+    config = runs.tiny(tmp_path_factory.mktemp("trained"), **SETTINGS, stop_at=75, name="run")
+    with runs.untied():
+        return start.train(config).runs[0]
 
 
 @pytest.fixture

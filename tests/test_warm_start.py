@@ -30,8 +30,6 @@ from warpsac.training.loop import Loop
 from warpsac.training.state import _arrays_of, flatten, restore
 from warpsac.types import ObsViews
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 
 def spec(views: ObsViews, actions: int | tuple[str, ...] = 2, **names: Any) -> dict[str, Any]:
     """What a checkpoint says about an environment."""

@@ -27,8 +27,6 @@ from warpsac.envs.host.workers import WorkerEnvs
 from warpsac.errors import TrainingStopped, UserError
 from warpsac.training import evaluate, start
 
-pytestmark = pytest.mark.usefixtures("no_pictures")
-
 SEED = 7
 
 
