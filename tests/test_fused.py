@@ -218,6 +218,19 @@ def test_no_copy_of_the_ring_and_one_trace() -> None:
     assert not re.search(rf"f32\[{shape}\]\S* copy\(", compiled.as_text())
 
 
+def test_the_simulators_step_is_traced_once_for_all_programs_of_a_run() -> None:
+    """Collecting, learning, and learning of another phase; it takes seconds for a robot."""
+    config = dataclasses.replace(CONFIG, updates_per_step=1)
+    env = jax_probe.make(lookup(config.task), config.env.num_envs, config.env)
+    traced, step = [], env.step
+    env.step = lambda state, action: traced.append(action) or step(state, action)  # type: ignore[method-assign]
+    driver = fused_driver(config, env, jax_probe.make(lookup(config.task), 6, config.env))
+    for count in (10, 2, 1):
+        driver.advance(count)
+    assert driver.traces() == {"collect": 1, "learn": 2}
+    assert len(traced) == 1
+
+
 def test_an_environment_that_breaks_in_every_episode_ends_its_evaluation() -> None:
     driver = make_driver(dataclasses.replace(CONFIG, task="probe-native-broken"), evaluation_envs=3)
     with pytest.raises(SimulatorFailed, match=r"environment 0 failed in 10 evaluation episodes in a row"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
-from warpsac.envs.contract import JaxEnv, keeps_running_away
+from warpsac.envs.contract import EnvSpec, JaxEnv, keeps_running_away
 from warpsac.errors import ConfigError
 from warpsac.replay.sharded import along
 from warpsac.runs.checkpoint import Axes
@@ -42,7 +43,7 @@ from warpsac.training.state import (
     restored_agent,
 )
 from warpsac.training.terminal import Display
-from warpsac.types import Array
+from warpsac.types import Array, StepResult
 
 # The programs that are compiled, as a user reads them.
 EVALUATION, COLLECTING, LEARNING = "the evaluation", "the collector", "simulator and learner"
@@ -177,6 +178,20 @@ def reset_keys(seeds: Sequence[int]) -> Array:
     return jnp.stack([jax.random.fold_in(jax.random.key(seed), 1000) for seed in seeds])
 
 
+@dataclass
+class TracedOnce:
+    """Environments whose `step` Python runs once: it is in several programs, and tracing a robot takes seconds. The
+    programs are the same."""
+
+    spec: EnvSpec
+    reset: Callable[[Any], tuple[Any, Any]]
+    step: Callable[[Any, Any], tuple[Any, StepResult]]
+
+    @classmethod
+    def of(cls, env: JaxEnv) -> TracedOnce:
+        return cls(env.spec, env.reset, jax.jit(env.step, inline=True))
+
+
 class FusedDriver(Driver):
     def __init__(self, config: Config, algorithm: Algorithm, env: JaxEnv, evaluation_env: JaxEnv):
         self.config, self.algorithm, self.env, self.evaluation_env = config, algorithm, env, evaluation_env
@@ -192,7 +207,7 @@ class FusedDriver(Driver):
     @functools.cached_property
     def _advance(self) -> Any:
         return jax.jit(
-            functools.partial(advance, self.algorithm, self.env),
+            functools.partial(advance, self.algorithm, TracedOnce.of(self.env)),
             static_argnames=("learning", "phase", "rounds"),
             donate_argnums=0,
             out_shardings=self._shardings,
