@@ -96,7 +96,7 @@ def test_length_of_episodes_and_repeated_actions_are_the_tasks_own(
     state, one = step(state, action)
     _, two = step(state, action)
     repeat = jax.jit(twice.step)
-    state, first = repeat(twice.reset(jax.random.key(3))[0], action)
+    state, first = repeat(jax.jit(twice.reset)(jax.random.key(3))[0], action)
     np.testing.assert_allclose(first.obs, two.obs, rtol=1e-5)
     np.testing.assert_allclose(first.reward, one.reward + two.reward, rtol=1e-5)
     ends = [bool(first.truncated.all())]

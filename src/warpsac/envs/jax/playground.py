@@ -10,7 +10,7 @@ from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,10 @@ from warpsac.envs.names import Target
 from warpsac.envs.observations import Groups, Layout, groups_of, layout_of, require_no_image
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult, Symmetry
+
+Kind = tuple[str, str]
+"""A task of the registry and its settings: two instances are the same environment."""
+_PREFIXES: dict[Kind, bool] = {}  # those of evaluations need not find out again
 
 
 class State(NamedTuple):
@@ -92,12 +96,14 @@ class PlaygroundEnvs:
     ):
         """`env` is an MjxEnv on the physics `impl`; `randomized` the models of all environments and their axes."""
         self._config, self.impl, self._env, self._randomized = config, impl, env, randomized
-        traced = jax.eval_shape(env.reset, jax.random.PRNGKey(0))
+        reset = jax.jit(env.reset)
+        traced = jax.eval_shape(reset, jax.random.PRNGKey(0))
         self._physics = Physics.of(env, traced.data, impl)
         own = env.unwrapped._config
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
-        self._layout = _layout(env, traced.obs, groups_of(env, config))
+        kind = (task, str(own)) if family == "playground" else None
+        self._layout = _layout(kind, reset, traced.obs, groups_of(env, config))
         for part in self._layout.parts(traced.obs):
             require_no_image("observation", part.shape, part.dtype)
         self._picture = Picture(self._env.mj_model, ["track"])
@@ -291,7 +297,7 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
     return -high, high
 
 
-def _layout(env: Any, observation: Any, groups: Groups | None) -> Layout:
+def _layout(kind: Kind | None, reset: Callable[[Array], Any], observation: Any, groups: Groups | None) -> Layout:
     """Of Playground's two groups the actor's is often the leading part of the critic's: it is stored once."""
     if not isinstance(observation, Mapping):
         return layout_of(observation.shape[-1], groups)
@@ -300,13 +306,18 @@ def _layout(env: Any, observation: Any, groups: Groups | None) -> Layout:
         return layout_of(sizes, groups)
     actor, critic = sizes["state"], sizes["privileged_state"]
     terms = (("state", actor),)
-    if _is_prefix(env):
+    if _is_prefix(kind, reset):
         return Layout(ObsViews(critic, actor), (("privileged_state",),), terms)
     return layout_of({"state": actor, "privileged_state": critic})
 
 
-def _is_prefix(env: Any) -> bool:
+def _is_prefix(kind: Kind | None, reset: Callable[[Array], Any]) -> bool:
     """Whether the actor's observation is the leading slice of the critic's, checked on one reset."""
-    obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
-    actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
-    return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+    if kind is None or kind not in _PREFIXES:
+        obs = reset(jax.random.PRNGKey(1)).obs
+        actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
+        found = actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+        if kind is None:
+            return found
+        _PREFIXES[kind] = found
+    return _PREFIXES[kind]
