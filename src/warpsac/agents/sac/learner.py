@@ -14,6 +14,7 @@ conditional on the device: that would cost a host synchronisation per update.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -249,6 +250,8 @@ def mirror_half(agent: SacActor, batch: Batch, symmetry: Symmetry) -> Batch:
     )
 
 
+# Python runs once for all updates that are alike, of a round and of later runs; the programs are the same.
+@functools.partial(jax.jit, static_argnames=("agent", "actor_turn"), inline=True)
 def update(
     agent: SacActor,
     learner: Learner,
