@@ -98,7 +98,17 @@ def leave(self: Any, action: Any) -> None:
         ({"observation_space": spaces.Dict({"x": spaces.Sequence(box(1))})}, "problem", "no fixed size"),
         ({"observation_space": spaces.Dict({"x": box(2)}), "gives": {"y": 1}}, "problem", "has no 'x'; it has y"),
         ({"observation_space": spaces.Dict({"x": box(3)}), "gives": {"x": [1, 2]}}, "problem", "'x' has shape (2,)"),
-        ({"observation_space": spaces.Box(0, 9, (2,), np.int64)}, "note", "observations are int64"),
+        ({"observation_space": spaces.Box(0, 9, (2,), np.int64)}, "note", "observation is int64: the networks see"),
+        (
+            {
+                "observation_space": spaces.Dict(
+                    {"x": box(1), "level": spaces.Box(0, 9, (1,), np.int8), "mode": spaces.Discrete(3)}
+                ),
+                "gives": {"x": [0.0], "level": [0], "mode": 1},
+            },
+            "note",
+            "'level' is int8: the networks see int8 as plain numbers",
+        ),
         ({"observation_space": spaces.Box(0, 9, (2,), np.float64)}, "ok", "are float64: stored as float32"),
         ({"ends": None}, "problem", "terminated is NoneType None, not True or False"),
         ({"tells": None}, "problem", "info is NoneType, not a dict"),

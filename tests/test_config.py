@@ -307,7 +307,7 @@ OUT_OF_RANGE: list[tuple[str, Any, str]] = [
     *((f"learner.{who}_blocks", count, "must be 1, 2 or 3") for who in ("actor", "critic") for count in (0, 4)),
     ("learner.blocks", 0, "must be 1, 2 or 3"),
     ("learner.blocks", 4, "must be 1, 2 or 3"),
-    ("stop_at", 1_000_001, "the schedule ends at total_steps = 1000000; more of them prolong the run"),
+    ("stop_at", 1_000_001, "must be at most total_steps = 1000000, where the schedule ends; raise it, or"),
     ("learner.critics", 0, "must be 1 or 2"),
     ("learner.critics", 3, "must be 1 or 2"),
     ("learner.atoms", 1, "must be at least 2"),

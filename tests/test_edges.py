@@ -105,8 +105,10 @@ def test_a_run_extended_and_interrupted_continues_to_its_new_end(
     assert_same_run(run, whole, extra_evaluations=(90,))
     with pytest.raises(ConfigError, match="stop_at = 30: the run is already at step 270"):
         start.resume([run], stop_at=30)
-    with pytest.raises(ConfigError, match="stop_at = 271: the schedule ends at total_steps = 270; more of them"):
+    with pytest.raises(ConfigError, match="stop_at = 271: must be at most total_steps = 270"):
         start.resume([run], stop_at=271)
+    with pytest.raises(UserError, match=r": named twice$"):
+        start.resume([run, run])
     capsys.readouterr()
     assert start.resume([run]).finished
     assert "finished at step 270: nothing is left to train; --total-steps prolongs it" in capsys.readouterr().out

@@ -40,6 +40,13 @@ def test_rows_evaluations_and_checkpoints_are_where_they_belong(uninterrupted: l
     assert int(state["info/updates"]) == int(state["learner/updates"]) == 2 * 71
 
 
+def test_a_run_that_is_shorter_than_a_row_has_one_at_its_end(tmp_path: Path) -> None:
+    (run,) = training.train(native(tmp_path, log={"every": 1000, "tensorboard": False})).runs
+    rows = rowfiles.read_metrics(run)
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [270]
+    assert {"loss/critic", "episode/return"} <= {name for row in rows if row["kind"] == "train" for name in row}
+
+
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path, uninterrupted: list[Path]) -> None:
     """Stopped in the warm-up, stopped between two rows, and stopped by a signal; then to the end."""
     runs = training.train(native(tmp_path, seeds=(1, 2), stop_at=24)).runs

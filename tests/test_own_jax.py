@@ -415,6 +415,11 @@ class Prints(Plain):
         return super().step(state, action)
 
 
+class Branches(Plain):
+    def step(self, state: Any, action: Any) -> tuple[Any, ...]:
+        return super().step(state, action if state > 1 else -action)
+
+
 class Unsteady(Plain):
     def render(self, state: Any) -> Any:
         raise ValueError("no screen")
@@ -427,6 +432,8 @@ class Unsteady(Plain):
         (Drawn, "problem", "made twice, it differs"),
         (CallsBack, "problem", "host callback pure_callback: it runs Python at every step"),
         (CallsBackAlone, "problem", "step of several environments cannot be traced by JAX: NotImplementedError"),
+        (Branches, "problem", "with shape bool[] at test_own_jax.py:"),
+        (Branches, "problem", "; instead of `if`, `and` or `not` on numbers that a step computes: jnp.where, &, ~"),
         (Prints, "note", "host callback debug_callback: it runs Python at every step"),
         (Spoiled, "problem", "steps are not finite: such steps are never learned from"),
         (Unsteady, "problem", "render raises ValueError: no screen"),

@@ -505,12 +505,15 @@ def test_names_tell_tries_of_one_seed_apart(tmp_path: Path) -> None:
         write_run(tmp_path, "dog-run", "flashsac", seed, FULL, name=f"tries-{name}-{seed}", given_name=name)
     for number in (1, 2):
         write_run(tmp_path, "dog-run", "warpsac-a", 1, FULL, name=f"same-{number}", given_name="same")
+    for name, seed in (("array-1", 1), ("array-2", 2), (None, 1)):  # an array of jobs, and one seed again by hand
+        write_run(tmp_path, "dog-trot", "warpsac-l", seed, FULL, name=f"{name}-{seed}", given_name=name)
     write_run(tmp_path, "dog-stand", "flashsac", 1, FULL, name="fixed", given_name="fixed")
     failed = write_run(tmp_path, "dog-stand", "flashsac", 1, FULL[:2], name="failed", given_name="failed")
     (failed / "failure.txt").write_text("it fell over\n")
     old, new = ("name", "old"), ("name", "new")
     assert groups_of(tmp_path) == {
         "seeds-a": (), "seeds-b": (), "tries-old-1": (old,), "tries-old-2": (old,), "tries-new-1": (new,),
+        "array-1-1": (("name", "array-1"),), "array-2-2": (), "None-1": (),
         "tries-None-2": (), "same-1": (), "same-2": (), "fixed": (), "failed": (),
     }  # fmt: skip
     duplicates = {run.name for run in collect([tmp_path]) if run.status == "duplicate"}

@@ -225,7 +225,7 @@ def test_before_the_first_checkpoint_resume_starts_from_the_beginning(
     (run,) = tmp_path.iterdir()
     assert [row["step"] for row in rows_of(run)] == [0, 21, 42]
     assert start.resume([run]).finished
-    assert "no checkpoint was made yet: starting from the beginning" in capsys.readouterr().out
+    assert "no checkpoint is there: starting from the beginning; the rows up to step 42 and" in capsys.readouterr().out
     assert_same_run(run, uninterrupted("3-steps-3-envs-1-seed", True)[0])
     assert len(rowfiles.read_metrics(run / "set_aside" / "metrics-1.jsonl")) == 3
 
@@ -340,7 +340,7 @@ def test_killed_while_the_seeds_save_their_first_checkpoint(
     assert rows_of(runs[2])[-1]["step"] == 80
     capsys.readouterr()
     assert start.resume(runs).finished
-    assert "some seeds have no checkpoint yet: all start from the beginning" in capsys.readouterr().out
+    assert "some seeds have no checkpoint: all start from the beginning" in capsys.readouterr().out
     for run, other in zip(runs, reference, strict=True):
         assert_same_run(run, other)
     assert (runs[0] / "checkpoints" / "set-aside-step_000000000080").is_dir()

@@ -126,7 +126,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"learner": {"tau": 0.5}}, "learner.tau = 0.5: cannot change"),
     ({"task": "probe-action"}, "task = 'probe-action': cannot change"),
     ({"init_from": "x"}, "init_from = 'x': cannot change"),
-    ({"total_steps": 200}, "total_steps = 200: the run has 270: stop_at ends it earlier"),
+    ({"total_steps": 200}, "total_steps = 200: can only be raised, and the run has 270; --stop-at ends it earlier"),
     ({"eval": {"episods": 3}}, r"unknown setting eval\.episods"),
     ({"learner": {"learning_rate": -1.0}}, "learner.learning_rate = -1.0: must be positive"),
 ]

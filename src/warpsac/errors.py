@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import traceback
@@ -87,6 +88,9 @@ def in_a_line(error: BaseException) -> str:
     return " ".join(text.split()).removesuffix(":")
 
 
+FRAMEWORKS = re.compile(r"-packages.(gymnasium|jax|jaxlib|numpy|torch).")  # never a user's package
+
+
 def in_a_line_with_place(error: BaseException) -> str:
     """The same for an exception of a user's code, with the last line of that code that led to it."""
     return in_a_line(error) + (f" at {place}" if (place := place_of(error)) else "")
@@ -100,6 +104,7 @@ def place_of(error: BaseException) -> str:
     ours, python = (os.path.dirname(__file__), "<"), (os.path.dirname(os.__file__), sys.prefix)
     theirs = [at for at in traceback.extract_tb(error.__traceback__) if not at.filename.startswith(ours)]
     written = [at for at in theirs if not at.filename.startswith(python)]
-    for at in (written or [at for at in theirs if "-packages" in at.filename])[-1:]:
+    installed = [at for at in theirs if "-packages" in at.filename and not FRAMEWORKS.search(at.filename)]
+    for at in (written or installed)[-1:]:
         return f"{os.path.basename(at.filename)}:{at.lineno}"
     return ""

@@ -141,7 +141,7 @@ def absolute(path: str) -> str:
 def _rules(config: Config) -> Iterator[Rule]:
     total, envs = config.total_steps, config.env.num_envs
     yield ("stop_at", config.stop_at is None or config.stop_at <= total,
-           f"the schedule ends at total_steps = {total}; more of them prolong the run")  # fmt: skip
+           f"must be at most total_steps = {total}, where the schedule ends; raise it, or --stop-at none")  # fmt: skip
     for name, usual in (("init_step", "last"), ("init_with", ())):
         yield name, config.init_from is not None or getattr(config, name) == usual, "needs init_from, a run folder"
     yield "total_steps", total >= envs, f"must be at least one interaction of env.num_envs = {envs}"

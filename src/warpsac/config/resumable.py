@@ -33,7 +33,11 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
             can = ", ".join(CHANGEABLE)
             raise ConfigError(path, value, f"cannot change when a run is resumed; what can: {can}")
     if new.total_steps < config.total_steps:
-        raise ConfigError("total_steps", new.total_steps, f"the run has {config.total_steps}: stop_at ends it earlier")
+        raise ConfigError(
+            "total_steps",
+            new.total_steps,
+            f"can only be raised, and the run has {config.total_steps:,}; --stop-at ends it earlier",
+        )
     prolonged = new.total_steps > config.total_steps and "stop_at" not in settings
     return dataclasses.replace(new, stop_at=None) if prolonged else new
 

@@ -301,18 +301,20 @@ def separate_lengths(runs: Sequence[Run]) -> list[Run]:
 
 def separate_names(runs: Sequence[Run]) -> list[Run]:
     """Runs of different seeds belong together whatever their names. Where one seed was run several times under
-    different names, the names are all that tells these tries apart."""
+    different names, the names are all that tells these tries apart: there, and wherever else they were given."""
 
-    def tries(members: Sequence[Run]) -> bool:
+    def tries(members: Sequence[Run]) -> set[str | None]:
         names: defaultdict[int | None, set[str | None]] = defaultdict(set)
         for run in members:
             if run.status in ("finished", "running", "interrupted"):  # one that failed was probably run again
                 names[run.seed].add(run.given_name)
-        return any(len(found) > 1 for found in names.values())
+        return set().union(*(found for found in names.values() if len(found) > 1))
 
-    several = {key for key, members in _by_task_and_group(runs).items() if tries(members)}
+    of_tries = {key: tries(members) for key, members in _by_task_and_group(runs).items()}
     return [
-        _with_change(run, "name", run.given_name) if run.given_name and (run.task, run.group) in several else run
+        _with_change(run, "name", run.given_name)
+        if run.group and run.given_name and run.given_name in of_tries[run.task, run.group]
+        else run
         for run in runs
     ]
 

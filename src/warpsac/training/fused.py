@@ -22,7 +22,7 @@ from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import EnvSpec, JaxEnv, keeps_running_away
-from warpsac.errors import ConfigError
+from warpsac.errors import ConfigError, counted
 from warpsac.replay.sharded import along
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import device_episodes, devices, processes
@@ -277,7 +277,7 @@ class FusedDriver(Driver):
         if "replay" in parts[0]:
             before = np.size(parts[0]["replay"]["final_count"]) * (several if own else 1)
             if before != count:
-                self.display.message(f"replay: from {before} devices to {count}")
+                self.display.message(f"replay: from {counted(before, 'device')} to {count}")
         if several > 1:
             parts = parts if own else [own_part_of(part, self.algorithm, self.axes, where) for part in parts]
             template = state._replace(counters=())  # type: ignore[arg-type]

@@ -160,8 +160,10 @@ class Loop:
         return -(-(min(events) - now) // config.stride) * config.stride
 
     def _row_due(self) -> bool:
-        now, every = self.counters.interaction, self.config.log.every
-        return now // every > (now - self.config.stride) // every
+        """Every `log.every` interactions; a run that is shorter has one row, at its end."""
+        config, now = self.config, self.counters.interaction
+        every = min(config.log.every, -(-config.total_steps // config.env.num_envs))
+        return now // every > (now - config.stride) // every
 
     def _due(self, every: int) -> bool:
         """Whether the last `stride` of interactions crossed a multiple of `every` environment steps; 0 is one."""

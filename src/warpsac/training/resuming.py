@@ -157,8 +157,10 @@ def resume_folders(loop: Loop, checkpoints: list[Checkpoint] | None, meta: dict[
     config, before = loop.config, loop.runs[0].config
     if checkpoints is None:
         some = any(checkpoint.steps(run.checkpoints) for run in loop.runs)
-        which = "some seeds have no checkpoint yet: all start" if some else "no checkpoint was made yet: starting"
-        loop.display.message(f"{which} from the beginning")
+        which = "some seeds have no checkpoint: all start" if some else "no checkpoint is there: starting"
+        reached = max(rowfiles.last_step(run.path) for run in loop.runs)
+        aside = f"; the rows up to step {reached:,} and their policies are set aside" if reached > 0 else ""
+        loop.display.message(f"{which} from the beginning{aside}")
     else:
         loop.seconds_before = checkpoints[0].info["seconds"]
     processes.largest(0)  # all have read what is moved aside now

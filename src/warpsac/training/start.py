@@ -74,6 +74,10 @@ def resume(
     runs = [run_folder.open_run(folder) for folder in folders]
     if not runs:
         raise UserError("resume needs at least one run folder")
+    places = [run.path.resolve() for run in runs]
+    for run, place in zip(runs, places, strict=True):
+        if places.count(place) > 1:
+            raise UserError(f"{run.path}: named twice")
     with contextlib.ExitStack() as locked:
         changed = {note for run in runs for note in run.follow(moved_motion)}  # before anything they name is used
         if registry.target_of(runs[0].config).torch:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+from gymnasium import spaces
 
 from warpsac.config.schema import EnvConfig
 from warpsac.envs.findings import (
@@ -61,12 +62,14 @@ def _declared(env: Any) -> Any:
 
 
 def _number_formats(space: Any) -> list[Finding]:
-    kinds = {str(part.dtype) for _, part in named.leaves(space)} - {"float32"}
-    floats = sorted(kind for kind in kinds if kind.startswith("float"))
-    others = sorted(kinds - set(floats))
+    """Of the parts that are numbers; others, such as Discrete, become zeros and ones."""
+    boxes = [(path, str(part.dtype)) for path, part in named.leaves(space) if isinstance(part, spaces.Box)]
+    floats = sorted({kind for _, kind in boxes if kind.startswith("float")} - {"float32"})
     found = [Finding("ok", f"observations are {', '.join(floats)}: stored as float32")] if floats else []
-    if others:
-        found.append(Finding("note", f"observations are {', '.join(others)}: the networks see them as plain numbers"))
+    for path, kind in boxes:
+        if not kind.startswith("float"):
+            text = f"{named.called(path)} is {kind}: the networks see {kind} as plain numbers"
+            found.append(Finding("note", text))
     return found
 
 
@@ -83,15 +86,28 @@ def _behaviour(env: Any, config: EnvConfig, limit: int | None) -> list[Finding]:
     except SystemExit as error:
         return [Finding("problem", f"{doing} it ends the program ({in_a_line(error)})")]
     except Exception as error:
-        return [Finding("problem", f"{doing} it raises {in_a_line_with_place(error)}")]
+        text = f"{doing} it raises {in_a_line_with_place(error)}"
+        if "(expected 5, got 4)" in str(error):  # gymnasium's own wrappers say it like this
+            text += ": step must return observation, reward, terminated, truncated, info"
+        return [Finding("problem", text)]
     found = [timed(taken.steps, again.seconds), *of_ends(limit, taken.steps, taken.longest)]
     found.append(_success(taken.keys, config))
-    if not (usable(taken.rows[:, :-1]).all() and usable_reward(taken.rows[:, -1]).all()):
-        return [*found, NOT_FINITE]
+    if bad := _not_finite(taken.rows):
+        return [*found, NOT_FINITE._replace(text=f"{NOT_FINITE.text} ({bad})")]
     found.append(reproduced(np.array_equal(taken.rows, again.rows)))
     if found[-1].level == "ok" and isinstance(env, single.Snapshot):
         found.append(_snapshot(env))
     return found
+
+
+def _not_finite(rows: np.ndarray) -> str:
+    """The first number that cannot be learned from, if there is one."""
+    fit = np.column_stack([usable(rows[:, :-1]), usable_reward(rows[:, -1])])
+    if fit.all():
+        return ""
+    row, column = np.argwhere(~fit)[0]
+    what = "the reward" if column == rows.shape[1] - 1 else f"number {column} of the observation"
+    return f"first, {what} is {rows[row, column]:g}"
 
 
 def _success(keys: set[str], config: EnvConfig) -> Finding:

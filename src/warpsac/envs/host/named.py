@@ -37,7 +37,7 @@ class Flattener:
             part = np.asarray(_part(observation, path))
             box = isinstance(space, spaces.Box)
             if part.shape[:1] != (count,) or (box and part[0].size != math.prod(space.shape)):
-                raise ValueError(f"{_called(path)} has shape {part.shape}, not {(count, *(space.shape or ()))}")
+                raise ValueError(f"{called(path)} has shape {part.shape}, not {(count, *(space.shape or ()))}")
             columns.append(
                 part.reshape(count, -1) if box else np.stack([np.asarray(spaces.flatten(space, row)) for row in part])
             )
@@ -46,7 +46,7 @@ class Flattener:
     def _flat(self, path: Path, space: Space, observation: Any) -> np.ndarray:
         part = _part(observation, path)
         if isinstance(space, spaces.Box) and np.size(part) != math.prod(space.shape):
-            raise ValueError(f"{_called(path)} has shape {np.shape(part)}, not {space.shape}")
+            raise ValueError(f"{called(path)} has shape {np.shape(part)}, not {space.shape}")
         return np.asarray(spaces.flatten(space, part))
 
 
@@ -90,7 +90,7 @@ def require_state(space: Space) -> None:
     if not isinstance(space, spaces.Box | spaces.Dict):
         raise UserError(f"observation space is {type(space).__name__}; it must be a Box or a Dict of them")
     for path, part in leaves(space):
-        name = _called(path)
+        name = called(path)
         if not all(isinstance(key, str) for key in path):
             raise UserError(f"{name}: the keys of observations must be text")
         if not part.is_np_flattenable:
@@ -109,5 +109,5 @@ def _part(observation: Any, path: Path) -> Any:
         raise ValueError(f"the observation has no '{'.'.join(path)}'{has}") from None
 
 
-def _called(path: Path) -> str:
+def called(path: Path) -> str:
     return f"observation '{'.'.join(map(str, path))}'" if path else "observation"

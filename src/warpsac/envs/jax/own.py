@@ -22,7 +22,7 @@ from warpsac.envs.jax.stepwise import choose, strong
 from warpsac.envs.kinds import call
 from warpsac.envs.names import Target
 from warpsac.envs.observations import Groups, Layout, Sizes, groups_of, layout_of, require_no_image
-from warpsac.errors import UserError
+from warpsac.errors import UserError, place_of
 from warpsac.types import Array, StepResult, usable, usable_reward
 
 
@@ -230,9 +230,14 @@ def _evaluated(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def in_short(error: Exception) -> str:
-    """The first line of an exception: JAX adds a page of advice."""
+    """The first line of an exception, as JAX adds a page of advice, and the line of the user's code that led to it."""
     said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    text = f"{type(error).__name__}: {said[0].rstrip('.')}" if said else type(error).__name__
+    if place := place_of(error):
+        text += f" at {place}"
+    if isinstance(error, jax.errors.TracerBoolConversionError):
+        text += "; instead of `if`, `and` or `not` on numbers that a step computes: jnp.where, &, ~"
+    return text
 
 
 # --- arrays
