@@ -320,7 +320,7 @@ def _own(name: str, factory: Factory, simulator: str | None, overrides: Mapping[
     if kind is None:
         raise UserError(
             f"task '{name}': what it makes is no environment that warpsac knows: a gymnasium Env or VectorEnv, one "
-            "written in JAX, or TorchEnvs (docs/own-tasks.md)"
+            "written in JAX (reset, step and action_size), or TorchEnvs (docs/own-tasks.md)"
         )
     return Target(name, kind, None, factory)
 
