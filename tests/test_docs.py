@@ -572,8 +572,15 @@ def test_the_starts_are_those_that_were_measured():
         for kind in ("cold", "warm"):
             for when, found in (("before", one["result"]["before"][kind]), ("now", one["result"][kind])):
                 figures = (
-                    f"{found['seconds']:.0f} | {found['cpu_seconds']:.1f} | {found['programs']} | {found['from_cache']}"
+                    f"{found['seconds']:.1f} | {found['cpu_seconds']:.1f} | {found['programs']} | {found['from_cache']}"
                 )
                 rows.append(f"| {one['what']}, {kind}, {when} | {figures} |")
     assert len(rows) >= 4
     assert "\n".join(rows) in text
+
+
+def test_the_update_next_to_pytorch_is_as_measured():
+    text = (ROOT / "docs/performance.md").read_text()
+    for row in measurements("torch-update-cpu")[-1]["result"]["rows"]:
+        ours = f"| `{row['variant']}` | {row['ms']:.0f} | {row['torch_ms']:.0f} | {row['of_torch']:.2f} | {row['gflop']:.1f}"
+        assert f"{ours} | {row['products_ms']:.0f} | {row['of_products']:.2f} |" in text
