@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -301,6 +302,10 @@ def test_a_page_of_one_variant_on_a_task_of_ones_own(tmp_path: Path) -> None:
     assert "Variant against variant" not in text  # without scores there are no means to compare
     assert "<h2>Results</h2>" not in text
     assert "my_pkg:Task-v0, flashsac: return 19.2 at the last evaluation" in summary_lines(study_of(tmp_path))
+    again = write_run(tmp_path, "my_pkg:Task-v0", "flashsac", 1, [(0, 1.0, 1.0)], name="again")
+    (said,) = [line for line in summary_lines(study_of(tmp_path)) if line.startswith("left out: again: ")]
+    assert "same task, settings and seed as" in said
+    shutil.rmtree(again)
     write_run(tmp_path, "Hopper-v4", "flashsac", 1, straight(900))
     text = render(study_of(tmp_path), "x")
     assert "Variant against variant" not in text  # one variant has scores

@@ -148,7 +148,7 @@ def _estimate(name: str, estimate: Estimate) -> dict[str, Any]:
 
 def summary_lines(study: Study) -> list[str]:
     lines = [f"runs: {', '.join(f'{count} {status}' for status, count in study.counts.items())}"]
-    left_out = [run for run in study.runs if run.status == "damaged"]
+    left_out = [run for run in study.runs if run.status in ("damaged", "duplicate")]
     lines += [f"left out: {run.name}: {shortened(run.detail, 300)}" for run in left_out[:MOST_LINES]]
     if len(left_out) > MOST_LINES:
         lines.append(f"left out: {len(left_out) - MOST_LINES} more, all of them listed on the page")
