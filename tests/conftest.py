@@ -14,10 +14,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "warpsac-test-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 # Most of the time of a test is compiling: twice as fast like this. `make test-jax` compiles as users do.
-QUICK = ["--xla_backend_optimization_level=0"]
-if importlib.metadata.version("jaxlib").startswith("0.10."):  # later ones end a process for a flag that is gone
-    QUICK.append("--xla_cpu_use_fusion_emitters=false")
-os.environ.setdefault("XLA_FLAGS", " ".join(QUICK))
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0"
+    # Later versions end a process for a flag that is gone.
+    + " --xla_cpu_use_fusion_emitters=false" * importlib.metadata.version("jaxlib").startswith("0.10."),
+)
 # Modules that tests name are not kept in the user's own list.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="warpsac-test-config-")
 
