@@ -104,6 +104,7 @@ audit: $(STAMP)  ## which locked versions have known vulnerabilities, as PyPI kn
 
 unit: $(STAMP) $(SIMULATORS)  ## pytest alone; ARGS="-k ring" picks tests
 	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(if $(ARGS),,XLA_FLAGS= $(BIN)/python -m pytest -n $(JOBS) tests/test_golden.py)
 
 tasks: $(STAMP) $(SIMULATORS)  ## try every benchmark task that can run here
 	$(BIN)/warpsac tasks --check
@@ -171,7 +172,7 @@ $(TORCH_SIMULATORS:%=test-%): test-%:
 	if [ -z "$$python" ]; then echo "$@: skipped, it needs another Python: make $@ PYTHON=/path/to/python3.12"; exit 0; fi; \
 	$(MAKE) --no-print-directory .venv-$*/.installed PYTHON=$$python && \
 	.venv-$*/bin/python .ci/licences.py && \
-	OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(OPTIONS_$*) $(TESTS_$*) $(ARGS)
+	XLA_FLAGS= OMP_NUM_THREADS=1 .venv-$*/bin/python -m pytest $(OPTIONS_$*) $(TESTS_$*) $(ARGS)
 
 vulkan:  ## install a software Vulkan for ManiSkill (Debian and Ubuntu, as root)
 	@ls /usr/share/vulkan/icd.d/*.json /etc/vulkan/icd.d/*.json > /dev/null 2>&1 || .ci/vulkan

@@ -13,7 +13,8 @@ from typing import Any
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "warpsac-test-cache"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
-# Most of the time of a test is compiling: twice as fast like this. `make test-jax` compiles as users do.
+# Most of the time of a test is compiling: twice as fast like this. The golden runs and
+# `make test-jax` are compiled as users do.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0"

@@ -171,7 +171,7 @@ def test_every_bad_run_is_listed_and_the_others_are_reported(
     lines = printed.splitlines()
     assert lines[0] == f"runs: {len(HARMFUL)} damaged, 3 finished, 1 duplicate"
     assert len(lines) == 1 + 21 + 3  # with one that counts those beyond the first 20, the area, the return and the page
-    assert lines[21] == f"left out: {len(HARMFUL) - 20} more, all of them listed on the page"
+    assert lines[21] == f"left out: {len(HARMFUL) + 1 - 20} more, all of them listed on the page"
     assert "\x1b" not in printed
     page = (out / "report" / "index.html").read_text()
     assert f'<div class="tile bad"><b>{len(HARMFUL)}</b><span>damaged</span></div>' in page
