@@ -105,7 +105,9 @@ def test_a_run_extended_and_interrupted_continues_to_its_new_end(
     assert_same_run(run, whole, extra_evaluations=(90,))
     with pytest.raises(ConfigError, match="stop_at = 30: the run is already at step 270"):
         start.resume([run], stop_at=30)
-    with pytest.raises(ConfigError, match="stop_at = 271: must be at most total_steps = 270"):
+    with pytest.raises(
+        ConfigError, match="271: must be at most total_steps = 270, where the schedule ends; raise it, or"
+    ):
         start.resume([run], stop_at=271)
     with pytest.raises(UserError, match=r": named twice$"):
         start.resume([run, run])

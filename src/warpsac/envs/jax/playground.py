@@ -313,11 +313,11 @@ def _layout(kind: Kind | None, reset: Callable[[Array], Any], observation: Any, 
 
 def _is_prefix(kind: Kind | None, reset: Callable[[Array], Any]) -> bool:
     """Whether the actor's observation is the leading slice of the critic's, checked on one reset."""
-    if kind is None or kind not in _PREFIXES:
-        obs = reset(jax.random.PRNGKey(1)).obs
-        actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
-        found = actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
-        if kind is None:
-            return found
+    if kind is not None and kind in _PREFIXES:
+        return _PREFIXES[kind]
+    obs = reset(jax.random.PRNGKey(1)).obs
+    actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
+    found = actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+    if kind is not None:
         _PREFIXES[kind] = found
-    return _PREFIXES[kind]
+    return found
