@@ -213,6 +213,22 @@ def test_no_speed_until_it_is_known() -> None:
     ]
 
 
+def test_the_arm_that_is_ahead_is_shown() -> None:
+    first = {**TRAIN, "auto/choice": 1, "auto/share/warpsac-a": 0.25, "auto/share/warpsac-l,pessimism=0.5": 0.75}
+    second = {**first, "auto/choice": 0}
+    display, _, file = plain()
+    display.update(100, first)
+    assert "| ahead warpsac-l,pessimism=0.5 (75%)" in file.getvalue()
+    display.update(100, [first, first])
+    assert display._train_line().endswith("| ahead warpsac-l,pessimism=0.5")
+    display.update(100, [first, second])
+    assert display._train_line().endswith("| ahead warpsac-l,pessimism=0.5, warpsac-a")
+    on_screen, _ = on_terminal()
+    with contextlib.closing(on_screen):
+        on_screen.update(100, first)
+        assert "ahead warpsac-l,pessimism=0.5 (75%)" in terminal_text(on_screen)
+
+
 def test_no_negative_zero() -> None:
     display, _, file = plain()
     display.update(8_000, {**EVAL, "eval/score": -0.0004})

@@ -302,6 +302,8 @@ def _placement(
 
 def _notes(config: Config, driver: Driver, placement: Placement) -> list[str]:
     notes = [*driver.notes, *_memory_notes(config, driver.algorithm.ring, placement)]
+    if config.variant == AUTO:
+        notes.append(f"arms: {', '.join(config.auto.arms)}; their training returns decide")
     if config.learner.symmetry != "off":
         notes.append(f"symmetry: left and right are swapped in half of every minibatch ({config.learner.symmetry})")
     if config.stop_at is not None and config.end_step <= config.learning_starts:

@@ -77,6 +77,7 @@ class Display:
         self._announced: set[str] = set()  # what plain output has said is being compiled
         self._spinner = Spinner("dots")
         self._latest: dict[str, list[float]] = {}  # key -> value of each seed
+        self._leading = ""  # of several learners: whose policy counts
         self._evaluated_at: int | None = None
         self._history: deque[tuple[float, int]] = deque([(self._started, start_step)])
         self._line_due = -math.inf
@@ -132,6 +133,8 @@ class Display:
                 values, self._compiled = [] if self._compiled else values, False
             if values:
                 self._latest[key] = values
+        if rows and "auto/choice" in rows[0]:
+            self._leading = leading_arms(rows)
         self._step = max(self._step, step)
         now = self._clock()
         self._history.append((now, self._step))
@@ -212,6 +215,8 @@ class Display:
         ):
             if key in self._latest:
                 parts.append(f"{label} {self._show(key, form)}")
+        if self._leading:
+            parts.append(f"ahead {self._leading}")
         rate = self._rate()
         if rate:
             parts.append(speed(rate))
@@ -288,6 +293,8 @@ class Display:
         ):
             if key in self._latest:  # only tasks that have one
                 cells.append((label, self._show(key, ".3f")))
+        if self._leading:
+            cells.append(("ahead", self._leading))
         if any(self._latest.get("faults/count", ())):
             cells.append(("simulator faults", self._show("faults/count", ",.0f")))
         table = Table.grid(padding=(0, 2))
@@ -304,6 +311,17 @@ def _is_number(value: Any) -> bool:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def leading_arms(rows: Sequence[Row]) -> str:
+    """Of rows of `--variant auto`: the arm whose policy counts and its share of the environments; of several seeds the
+    arms alone."""
+    found = {}
+    for row in rows:
+        shares = {key: value for key, value in row.items() if key.startswith("auto/share/")}
+        key = list(shares)[row["auto/choice"]]  # in the order of the arms
+        found[key.removeprefix("auto/share/")] = shares[key]
+    return ", ".join(f"{arm} ({share:.0%})" if len(rows) == 1 else arm for arm, share in found.items())
 
 
 def speed(rate: float) -> str:
