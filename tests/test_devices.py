@@ -33,8 +33,8 @@ from warpsac.agents.algorithm import stacked
 from warpsac.agents.sac.algorithm import Sac
 from warpsac.agents.sac.portfolio import Portfolio
 from warpsac.config.loading import override
-from warpsac.config.profiles import resolve
-from warpsac.config.schema import Config
+from warpsac.config.profiles import VARIANTS, resolve
+from warpsac.config.schema import AUTO, Config
 from warpsac.envs.jax import own
 from warpsac.envs.probes import jax as jax_probe
 from warpsac.envs.registry import lookup
@@ -93,11 +93,13 @@ def driver_on(count: int, config: Config, walk: bool = False) -> FusedDriver:
 def test_the_same_steps_are_stored(walk: bool) -> None:
     found = {}
     for count in (1, 2, 4, 8):
-        driver = driver_on(count, settings(learning_starts=400, total_steps=1000), walk)
+        driver = driver_on(count, settings(learning_starts=400, total_steps=1000, replay={"final_slots": 160}), walk)
         driver.advance(30)
-        found[count] = jax.device_get((driver.state.agent.memory, driver.state.agent.scale))
-    ring, scale = found.pop(1)
-    for other_ring, other_scale in found.values():
+        found[count] = *jax.device_get((driver.state.agent.memory, driver.state.agent.scale)), driver.rows()[0]
+    ring, scale, row = found.pop(1)
+    assert "episode/return" in row
+    for other_ring, other_scale, other_row in found.values():
+        assert other_row == pytest.approx(row, rel=1e-5)
         for name in ("obs", "action", "reward"):
             np.testing.assert_allclose(getattr(other_ring, name), getattr(ring, name), atol=1e-5, err_msg=name)
         np.testing.assert_array_equal(np.sign(other_ring.end), np.sign(ring.end))
@@ -110,9 +112,7 @@ def test_the_same_steps_are_stored(walk: bool) -> None:
 @pytest.mark.parametrize(
     ("variant", "compute", "tolerance"),
     [
-        ("warpsac-l", "float32", 1e-5),
-        ("warpsac-a", "float32", 1e-5),
-        ("auto", "float32", 1e-5),
+        *((variant, "float32", 1e-5) for variant in (*VARIANTS, AUTO)),
         ("warpsac-norm-off", "bfloat16", 4e-3),
     ],
 )
@@ -126,14 +126,14 @@ def test_an_update_on_the_same_minibatch_is_that_of_one_device(variant: str, com
         },
         auto={"arms": base.auto.arms},
     )  # fmt: skip
-    kind: Any = Portfolio if variant == "auto" else Sac
+    kind: Any = Portfolio if variant == AUTO else Sac
     single: Sac = kind.of(config, ObsViews(obs_dim=3, actor_dim=3), 2, False)
     state = single.init([1], None)  # type: ignore[arg-type]
     batch = stacked([random_batch(single.actor, size=16)])
-    if variant == "auto":
+    if variant == AUTO:
         batch = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3, axis=1), batch)
     streams, results = single.streams([1]), {}
-    for count in (1, 2, 8):
+    for count in (1, 2, 4, 8):
         mesh = devices.mesh_of(dataclasses.replace(config, devices=count))
         algorithm = kind.of(config, ObsViews(obs_dim=3, actor_dim=3), 2, False, mesh=mesh)
         learner, sums, rows = state.learner, state.sums, batch
@@ -143,16 +143,17 @@ def test_an_update_on_the_same_minibatch_is_that_of_one_device(variant: str, com
         for turn in (True, False):
             learner, sums = update(learner, rows, state.scale, sums, streams, actor_turn=turn)
         results[count] = jax.device_get((learner, sums))
-    for count in (2, 8):
+    for count in (2, 4, 8):
         for one, other in zip(jax.tree.leaves(results[1]), jax.tree.leaves(results[count]), strict=True):
             np.testing.assert_allclose(other, one, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.virtual
 @on_virtual
-def test_a_minibatch_is_an_exact_draw_from_every_device() -> None:
+@pytest.mark.parametrize(("count", "decay_steps"), [(2, 20), (4, 20), (8, 20), (4, 0)])
+def test_a_minibatch_is_an_exact_draw_from_every_device(count: int, decay_steps: int) -> None:
     """Rewards name the step and the environment that a transition is of."""
-    config = settings(replay={"decay_steps": 20, "n_step": 1, "batch_size": 512}, devices=4)
+    config = settings(replay={"decay_steps": decay_steps, "n_step": 1, "batch_size": 512}, devices=count)
     algorithm = Sac.of(config, ObsViews(obs_dim=2, actor_dim=2), 1, False, mesh=devices.mesh_of(config))
     ring = jax.jit(algorithm.init_memory)(jnp.zeros((1, 8, 2)))
     scale = algorithm.init([1], ring).scale
@@ -164,8 +165,8 @@ def test_a_minibatch_is_an_exact_draw_from_every_device() -> None:
     counts = np.zeros((30, 8))
     for update in range(40):
         drawn = np.asarray(draw(ring, algorithm.sample_keys(streams, np.int32(update))).reward[0]).astype(int)
-        per_device = np.bincount(drawn % 8 // 2, minlength=4)
-        assert per_device.tolist() == [128] * 4
+        per_device = np.bincount(drawn % 8 // (8 // count), minlength=count)
+        assert per_device.tolist() == [512 // count] * count
         np.add.at(counts, (29 - drawn // 8, drawn % 8), 1)
     law = np.asarray(weights(algorithm.law, np.arange(30)))
     expected = counts.sum() * np.repeat(law[:, None] / law.sum() / 8, 8, axis=1)
