@@ -200,6 +200,20 @@ def test_different_settings_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_in_use_is_refused_by_all(whole: Path) -> None:
+    """Only process 0 locks it."""
+    used = run_folder.open_run(whole)
+    used.lock()
+    try:
+        ended = Pair(["--resume", str(whole), "--total-steps", "512"]).ended()
+    finally:
+        used.close()
+    assert [one.code for one in ended] == [2, 2], ended
+    said = [one.output.splitlines()[-1] for one in ended]
+    why = f"warpsac: {whole}: another process is training in this folder"
+    assert said == [why, f"{why}, says process 0"]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -254,6 +268,13 @@ def test_more_processes_were_named_than_came(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(processes, "gather", lambda text: [text, "3" + text[1:]])
     with pytest.raises(UserError, match="--processes 3 in process 1, and 2 came together: give all the same"):
         processes.require_same(config)
+
+
+def test_one_process_resumes_and_another_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "gather", lambda text: [text, text.replace("\n2\n", "\n0\n")])
+    with pytest.raises(UserError, match="process 0 resumes 2 runs, process 1 starts: give all the same command"):
+        processes.require_same(tiny(Path()), resumed=2)
 
 
 @pytest.mark.parametrize(
