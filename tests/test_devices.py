@@ -406,7 +406,7 @@ def test_what_cannot_be_divided_is_said(tmp_path: Path) -> None:
         devices.spread(settings(devices=3))
     with pytest.raises(ConfigError, match=r"replay.batch_size = 18: must be a multiple of devices = 8"):
         devices.spread(settings(devices="all", replay={"batch_size": 18}))
-    with pytest.raises(ConfigError, match=r"devices = 16: must be at most 8: JAX sees 8 here"):
+    with pytest.raises(ConfigError, match=r"devices = 16: must be at most 8: JAX sees 8 here; --devices all"):
         start.train(dataclasses.replace(settings(devices=16, env={"num_envs": 16}), out=str(tmp_path)))
     on_host = settings(task="probe-point", devices=2, seeds=(1, 2, 3))
     with pytest.raises(ConfigError, match=r"devices = 2: must divide the number of seeds, 3: each device"):

@@ -85,7 +85,9 @@ def spread(config: Config, resumed: int = 0) -> Config:
         raise ConfigError("devices", count, f"must be a multiple of the {several} processes: --devices all")
     if count > several * here:
         where = f"{here} in each of {several} processes" if several > 1 else f"{here} here"
-        raise ConfigError("devices", config.devices, f"must be at most {several * here}: JAX sees {where}")
+        raise ConfigError(
+            "devices", config.devices, f"must be at most {several * here}: JAX sees {where}; --devices all takes these"
+        )
     envs = config.env.num_envs * (count if config.envs_per_device else 1)
     if target.jax:
         for path, size in (("env.num_envs", envs), ("replay.batch_size", config.replay.batch_size)):
