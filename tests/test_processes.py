@@ -200,6 +200,17 @@ def test_different_settings_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_as_many_learners_as_environments(tmp_path: Path) -> None:
+    """What is kept of each arm has the size of what is kept of each environment."""
+    changed = shlex.split("""--variant auto --env.num-envs 2 --learning-starts 40 --total-steps 64 --eval.every 0
+                             --checkpoint.every 0""")
+    ended = Pair([*SETTINGS, *changed, "--out", str(tmp_path)]).ended()
+    assert [one.code for one in ended] == [0, 0], ended
+    state = state_of(tmp_path / "probe-native-auto-seed1")
+    assert state["interaction/scale/owner"].shape == state["interaction/scale/episodes"].shape == (2,)
+    assert state["info/updates"] > 0
+
+
 def test_a_folder_in_use_is_refused_by_all(whole: Path) -> None:
     """Only process 0 locks it."""
     used = run_folder.open_run(whole)
