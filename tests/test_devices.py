@@ -38,7 +38,7 @@ from warpsac.config.schema import AUTO, Config
 from warpsac.envs.jax import own
 from warpsac.envs.probes import jax as jax_probe
 from warpsac.envs.registry import lookup
-from warpsac.errors import ConfigError
+from warpsac.errors import ConfigError, TrainingStopped
 from warpsac.replay import ring as replay
 from warpsac.replay import sharded
 from warpsac.replay.age import weights
@@ -244,6 +244,21 @@ def test_the_benchmark_counts_what_devices_add(capsys: pytest.CaptureFixture[str
     # Gradients of both networks in float32 are reduced at least.
     assert row["reduced_mb"] > 0.01
     assert [entry["gpus"] for entry in report["model"]] == [2, 4, 8, 64]
+
+
+@pytest.mark.virtual
+@on_virtual
+def test_no_minibatch_is_promised_of_several_devices(tmp_path: Path) -> None:
+    """It is not kept there."""
+    config = dataclasses.replace(settings(devices=2), out=str(tmp_path))
+    with start.prepared(devices.spread(config)) as loop:
+        state = loop.driver.state
+        bad = state.agent.learner._replace(first_bad=jnp.zeros(1, jnp.int32))
+        loop.driver.state = state._replace(agent=state.agent._replace(learner=bad))
+        with pytest.raises(TrainingStopped) as stopped:
+            loop.require_finite()
+    assert str(stopped.value).startswith("seed 1: the loss of update 0 is not finite; no checkpoint was made yet;")
+    assert not list(tmp_path.rglob("bad_batch.npz"))
 
 
 @pytest.mark.virtual
