@@ -200,6 +200,31 @@ def test_different_settings_are_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_as_many_learners_as_environments(tmp_path: Path) -> None:
+    """What is kept of each arm has the size of what is kept of each environment."""
+    changed = shlex.split("""--variant auto --env.num-envs 2 --learning-starts 40 --total-steps 64 --eval.every 0
+                             --checkpoint.every 0""")
+    ended = Pair([*SETTINGS, *changed, "--out", str(tmp_path)]).ended()
+    assert [one.code for one in ended] == [0, 0], ended
+    state = state_of(tmp_path / "probe-native-auto-seed1")
+    assert state["interaction/scale/owner"].shape == state["interaction/scale/episodes"].shape == (2,)
+    assert state["info/updates"] > 0
+
+
+def test_a_folder_in_use_is_refused_by_all(whole: Path) -> None:
+    """Only process 0 locks it."""
+    used = run_folder.open_run(whole)
+    used.lock()
+    try:
+        ended = Pair(["--resume", str(whole), "--total-steps", "512"]).ended()
+    finally:
+        used.close()
+    assert [one.code for one in ended] == [2, 2], ended
+    said = [one.output.splitlines()[-1] for one in ended]
+    why = f"warpsac: {whole}: another process is training in this folder"
+    assert said == [why, f"{why}, says process 0"]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -254,6 +279,13 @@ def test_more_processes_were_named_than_came(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(processes, "gather", lambda text: [text, "3" + text[1:]])
     with pytest.raises(UserError, match="--processes 3 in process 1, and 2 came together: give all the same"):
         processes.require_same(config)
+
+
+def test_one_process_resumes_and_another_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "gather", lambda text: [text, text.replace("\n2\n", "\n0\n")])
+    with pytest.raises(UserError, match="process 0 resumes 2 runs, process 1 starts: give all the same command"):
+        processes.require_same(tiny(Path()), resumed=2)
 
 
 @pytest.mark.parametrize(

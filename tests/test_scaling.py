@@ -87,6 +87,33 @@ def test_the_documented_table_is_what_the_model_says() -> None:
     assert scaling.markdown(scaling.measured()) in page
 
 
+def test_the_documented_figures_are_the_results() -> None:
+    page = " ".join((FOLDER.parent / "docs" / "performance.md").read_text().split())
+    for count in (1, 2, 8):
+        row = scaling.rows_of("devices-h200.json", devices=count, variant="warpsac-a")[-1]
+        assert set(row["collectives"]) <= {"all-reduce"}
+        sums, temporary = row["collectives"].get("all-reduce", 0), round(row["temporary_mb"])
+        assert (
+            f"| {count} | {sums:g} | 0 | {row['reduced_mb']:.3g} | {row['kernels']:g} | {temporary} | "
+            f"{row['ring_copies']} |"
+        ) in page
+    several = scaling.rows_of("devices-h200.json", variant="auto")[-1]
+    assert f"{several['kernels']:g} kernels, {several['temporary_mb']:.0f} MB of temporary memory" in page
+    virtual = [scaling.rows_of("devices-cpu.json", devices=count)[-1] for count in (2, 4, 8)]
+    assert {one["collectives"]["all-reduce"] for one in virtual} == {42}
+    assert (
+        "has 42 all-reduces, and an interaction takes {:.2f}, {:.2f} and {:.2f} times as long".format(
+            *(one["ratio"] for one in virtual)
+        )
+        in page
+    )
+    parts = scaling.measured()
+    assert f"sim(n) {parts.sim.start:.2f} ms + {1000 * parts.sim.slope:.2f} us n" in page
+    assert f"update(r) {parts.update.start:.2f} ms + {1000 * parts.update.slope:.3f} us r" in page
+    assert f"reduce(d) {parts.calls:.0f} all-reduces of {1000 * NVLINK.latency_ms:.0f} us" in page
+    assert f"and {parts.kernels:.0f} more kernels of {1000 * scaling.KERNEL_MS:.0f} us" in page
+
+
 # --- compiled ahead of time for GPUs that are not here
 
 WORDS = "--json --tiny --num-envs 64 --capacity 64000 --batch 256"

@@ -46,9 +46,9 @@ SMALL_PPO: Mapping[str, object] = {
 }  # fmt: skip
 
 
-def spread(config: Config) -> Config:
+def spread(config: Config, resumed: int = 0) -> Config:
     """The config with as many devices as can be used, if all were asked for, and the number of environments on all; the
-    same in all processes.
+    same in all processes. `resumed` is how many runs continue with it.
 
     What is divided over them: environments of a simulator in JAX or torch; of one on the host seeds, or the arms of
     each seed where those can be divided and seeds cannot. Several processes have at least one device each: then one
@@ -57,7 +57,7 @@ def spread(config: Config) -> Config:
     target = registry.target_of(config)
     if target.torch:
         share_gpu_memory()  # before JAX looks for devices
-    processes.require_same(config)
+    processes.require_same(config, resumed)
     several = processes.count()
     here = -processes.largest(-len(jax.local_devices()))[0]  # in the process that has fewest
     if several > 1:
@@ -85,7 +85,9 @@ def spread(config: Config) -> Config:
         raise ConfigError("devices", count, f"must be a multiple of the {several} processes: --devices all")
     if count > several * here:
         where = f"{here} in each of {several} processes" if several > 1 else f"{here} here"
-        raise ConfigError("devices", config.devices, f"must be at most {several * here}: JAX sees {where}")
+        raise ConfigError(
+            "devices", config.devices, f"must be at most {several * here}: JAX sees {where}; --devices all takes these"
+        )
     envs = config.env.num_envs * (count if config.envs_per_device else 1)
     if target.jax:
         for path, size in (("env.num_envs", envs), ("replay.batch_size", config.replay.batch_size)):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from warpsac.agents.algorithm import Algorithm, over_devices, over_seeds
+from warpsac.agents.algorithm import Algorithm, LearnerState, over_devices, over_seeds
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.envs.contract import EnvSpec, JaxEnv, keeps_running_away
@@ -112,10 +112,19 @@ def advance(
     def body(i: Array, state: TrainState) -> TrainState:
         for j in range(rounds):
             now = (phase + j * algorithm.updates_per_round) % algorithm.phases
-            state = one(counter + (i * rounds + j) * stride, state, now)
+            first = counter + (i * rounds + j) * stride
+            state = one(first if j == 0 else known_after(state.agent.learner, first), state, now)
         return state
 
     return jax.lax.fori_loop(0, repeats, body, state)
+
+
+def known_after(learner: LearnerState, counter: Array) -> Array:
+    """The counter, as a number that XLA does not know before the updates are made.
+
+    Acting does not always depend on all that they read from memory; XLA would copy it, to write there meanwhile.
+    """
+    return jnp.where((learner.first_bad < -1).any(), 0, counter)  # it never is
 
 
 def divided(state: TrainState, num_envs: int) -> TrainState:

@@ -333,7 +333,7 @@ class Loop:
                 continue
             what = f"the loss of update {update} is not finite"
             arrays = self.driver.batch_of(update, s)
-            if arrays is not None and processes.writes():
+            if arrays and processes.writes():
                 path = run.path / "bad_batch.npz"
                 with contextlib.suppress(OSError):  # what stopped training matters more
                     np.savez(path, **{"update": np.asarray(update), **arrays})  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from warpsac.agents.algorithm import AgentState
 from warpsac.config.loading import from_json, to_json
 from warpsac.config.resumable import differences
 from warpsac.config.schema import Config
-from warpsac.errors import NotNow, TrainingStopped, UserError, in_a_line
+from warpsac.errors import NotNow, TrainingStopped, UserError, counted, in_a_line
 from warpsac.replay.ring import Ring
 from warpsac.replay.sharded import AXIS, PARTS, RING, along
 from warpsac.runs.checkpoint import Peers
@@ -142,18 +142,23 @@ def _require_coordinator(asked: Asked) -> None:
         time.sleep(0.2)
 
 
-def require_same(config: Config) -> None:
-    """Refuse processes that would train different things, or of which more were to come."""
+def require_same(config: Config, resumed: int = 0) -> None:
+    """Refuse processes that would train different things, or of which more were to come; `resumed` is how many runs
+    this one continues."""
     if count() == 1:
         return
-    said = [text.split("\n", 1) for text in gather(f"{_named or count()}\n{to_json(config)}")]
-    first, *others = (from_json(text, "process") for _, text in said)
+    said = [text.split("\n", 2) for text in gather(f"{_named or count()}\n{resumed}\n{to_json(config)}")]
+    does = [f"resumes {counted(int(runs), 'run')}" if int(runs) else "starts" for _, runs, _ in said]
+    for process, doing in enumerate(does):
+        if doing != does[0]:
+            raise UserError(f"process 0 {does[0]}, process {process} {doing}: give all the same command")
+    first, *others = (from_json(text, "process") for *_, text in said)
     for process, other in enumerate(others, 1):
         for path, (mine, its) in differences(first, other).items():
             raise UserError(
                 f"the processes have different settings: {path} = {mine!r} in process 0, {its!r} in process {process}"
             )
-    for process, (named, _) in enumerate(said):
+    for process, (named, *_) in enumerate(said):
         if int(named) != count():
             raise UserError(f"--processes {named} in process {process}, and {count()} came together: give all the same")
 
@@ -220,21 +225,28 @@ def peers() -> Peers:
     return Peers(index(), count(), gather)
 
 
-def made_by_first(make: Callable[[], T], path_of: Callable[[T], Path], opened: Callable[[Path], T]) -> T:
-    """What process 0 makes in the file system; the others open it. What it refuses is refused everywhere."""
-    if count() == 1:
-        return make()
-    made, error = None, None
+def by_first(work: Callable[[], T]) -> T | None:
+    """What process 0 does in the file system, None in the others; what it refuses is refused everywhere."""
+    done, error = None, None
     if writes():
         try:
-            made = make()
+            done = work()
         except (UserError, TrainingStopped) as found:
             error = found
-    said = gather("" if made is None else str(path_of(made)))[0]
+    said = gather("" if error is None else str(error))[0]
     if error is not None:
         raise error
-    if not said:
-        raise NotNow("process 0 could not make the run folder: see what it says")
+    if said:
+        raise NotNow(f"{said}, says process 0")
+    return done
+
+
+def made_by_first(make: Callable[[], T], path_of: Callable[[T], Path], opened: Callable[[Path], T]) -> T:
+    """What process 0 makes in the file system; the others open it."""
+    if count() == 1:
+        return make()
+    made = by_first(make)
+    said = gather("" if made is None else str(path_of(made)))[0]
     until = time.monotonic() + SEEN
     while not (seen := Path(said).is_dir()) and time.monotonic() < until:
         time.sleep(0.2)

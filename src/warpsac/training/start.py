@@ -82,12 +82,11 @@ def resume(
         changed = {note for run in runs for note in run.follow(moved_motion)}  # before anything they name is used
         if registry.target_of(runs[0].config).torch:
             devices.share_gpu_memory()  # before JAX looks for devices, which it does to know who writes
-        for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
-            if processes.writes():
-                run.lock()
-            locked.callback(run.close)
         settings |= {} if stop_at is None else {"stop_at": stop_at}
-        config = devices.spread(common_config(runs, settings, time_budget))
+        config = devices.spread(common_config(runs, settings, time_budget), len(runs))
+        for run in runs:  # all of them, or none is touched; a process that trains there may be about to save
+            locked.callback(run.close)
+            processes.by_first(run.lock)
         callbacks = _all_callbacks(config, callbacks)
         checkpoints = find_checkpoints(runs)
         if checkpoints is None:  # it begins again

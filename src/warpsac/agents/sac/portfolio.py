@@ -35,6 +35,7 @@ from warpsac.agents.algorithm import (
     Algorithm,
     MetricSums,
     RewardScale,
+    everywhere,
     over_devices,
     over_seeds,
     own_keys,
@@ -306,8 +307,11 @@ class Portfolio(Sac):
 
     def metrics(self, memory: Ring, scale: Any, sums: MetricSums) -> list[dict[str, float]]:
         """Those of the chosen arm, and how the arms stand."""
-        shares = jax.vmap(self._shares)(scale.leaning)
-        found = jax.device_get((scale.choice, scale.returns, scale.episodes, shares, sums))
+        # As many arms as environments are taken for these, and divided over devices.
+        of_arms = (everywhere(values, self.mesh) for values in (scale.returns, scale.episodes, scale.leaning))
+        returns, episodes, leaning = of_arms
+        shares = jax.vmap(self._shares)(leaning)
+        found = jax.device_get((scale.choice, returns, episodes, shares, sums))
         choice, returns, episodes, shares, sums = found
         picked = jax.tree.map(lambda values: np.take_along_axis(values, choice[:, None], 1)[:, 0], sums)
         rows = super().metrics(memory, scale.scale, picked)
