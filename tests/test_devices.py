@@ -445,10 +445,11 @@ def filled(spec: RingSpec, count: int, devices: int) -> tuple[dict[str, np.ndarr
         action = rng.normal(size=(1, spec.num_envs, spec.action_dim)).astype(np.float32)
         reward = rng.normal(size=(1, spec.num_envs)).astype(np.float32)
         ended, terminated = rng.random((2, 1, spec.num_envs)) < 0.15
-        fields = [cut(array) for array in (action, obs, reward, terminated, ended & ~terminated, final)]
+        owner = rng.integers(0, 3, (1, spec.num_envs)).astype(np.int8)
+        fields = [cut(array) for array in (action, owner, obs, reward, terminated, ended & ~terminated, final)]
         for d, ring in enumerate(parts):
-            own_action, *result = (field[d] for field in fields)
-            ring.add(own_action, StepResult(*result))
+            own_action, acted, *result = (field[d] for field in fields)
+            ring.add(own_action, StepResult(*result), acted)
     states = [ring.state for ring in parts]
     joined = replay.Ring(
         *(
@@ -467,14 +468,15 @@ def transitions(spec: RingSpec, parts: list[HostRing]) -> list[dict[int, Any]]:
         for env in range(ring.spec.num_envs):
             age = np.arange(ages)[None]
             batch = ring.gather(age, np.full_like(age, env), 0.9)
-            found.append({int(a): [np.asarray(field)[0, a] for field in batch[:5]] for a in age[0]})
+            acted = [replay.acted_by(ring.state, ring.spec, age, np.full_like(age, env), k, np) for k in range(3)]
+            found.append({int(a): [np.asarray(field)[0, a] for field in (*batch[:5], *acted)] for a in age[0]})
     return found
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 4), (4, 1), (2, 4), (4, 2)])
 @pytest.mark.parametrize("count", [5, 60])  # the ring holds 20 rows
 def test_a_saved_ring_holds_the_same_on_another_number_of_devices(before: int, now: int, count: int) -> None:
-    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=160)
+    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=160, owners=True)
     saved, parts = filled(spec, count, before)
     state = join_seeds(spec, [saved], "here", now)
     part = spec.part(now)
@@ -490,7 +492,7 @@ def test_a_saved_ring_holds_the_same_on_another_number_of_devices(before: int, n
 
 
 def test_a_table_that_is_too_small_lets_the_oldest_steps_go() -> None:
-    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=16)
+    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=16, owners=True)
     saved, parts = filled(spec, 15, 1)
     assert saved["final_count"] > 16
     state = join_seeds(spec, [saved], "here", 2)

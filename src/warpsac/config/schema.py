@@ -212,6 +212,8 @@ class AutoConfig:
     """Smallest share of the environments (with few of them: of the episodes) in which an arm acts."""
     patience: PositiveFraction = 0.1
     """Part of the horizon over which shares follow the returns; these are averaged over half of it."""
+    own_share: Fraction = 0.0
+    """Part of each minibatch drawn from steps in which the arm itself acted; the rest is from those of all arms."""
 
 
 @dataclass(frozen=True)

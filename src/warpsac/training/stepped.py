@@ -359,7 +359,7 @@ class SteppedDriver(Driver):
         if self._host_memory:
             if step.restart is not None:
                 agent.memory.cut(*step.restart)
-            agent.memory.add(*jax.device_get((action, result)))
+            agent.memory.add(*jax.device_get((action, result, self._host_memory.acting(agent.scale))))
             agent = agent._replace(scale=self.programs.observe(agent.scale, result, step.restart))
         else:
             sent = pack(result) if isinstance(result.obs, np.ndarray) else result

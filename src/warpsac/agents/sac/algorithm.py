@@ -31,10 +31,12 @@ from warpsac.agents.algorithm import (
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
 from warpsac.config.schema import Config, LearnerConfig
+from warpsac.replay import own as own_steps
 from warpsac.replay import ring as replay
 from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
+from warpsac.replay.own import Own
 from warpsac.replay.ring import Ring, RingSpec
 from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
@@ -115,6 +117,7 @@ class Sac:
                 storage=replay.storage,
                 voids=faulty_steps,
                 following=config.learner.action_rate_weight > 0 and replay.n_step > 1,  # else it is next_obs
+                owners=own.get("own_share", 0) > 0,
             ),
             decay_steps=replay.decay_steps,
             weight_floor=replay.weight_floor,
@@ -255,8 +258,13 @@ class Sac:
         if restart is not None:
             memory = self._cut(memory, restart.mask, restart.obs)
         add = lambda ring, *taken: replay.add(ring, self.part, *taken)
-        memory = over_devices(add, self.mesh, (sharded.RING, ENVS, ENVS), sharded.RING)(memory, action, step)
+        taken = action, step, self.acting(scale)
+        memory = over_devices(add, self.mesh, (sharded.RING, ENVS, ENVS, ENVS), sharded.RING)(memory, *taken)
         return memory, self.observe_rewards(scale, step, restart)
+
+    def acting(self, scale: Any) -> Array | None:
+        """The learner that acts in each environment, [S, N], where replay keeps that."""
+        return None
 
     def observe_rewards(self, scale: Any, step: StepResult, restart: Restart | None) -> Any:
         if restart is not None:
@@ -395,7 +403,15 @@ class Sac:
         return self.drawn_again(memory, self.law, drawn, update, seed, updates, stored)
 
     def drawn_again(
-        self, memory: Ring, law: AgeLaw, keys: Array, update: int, seed: int, updates: int, stored: int
+        self,
+        memory: Ring,
+        law: AgeLaw,
+        keys: Array,
+        update: int,
+        seed: int,
+        updates: int,
+        stored: int,
+        own: Own = Own(0, 0),  # noqa: B008 (a constant)
     ) -> dict[str, np.ndarray]:
         """The minibatch of an update, as replay holds it: without left and right swapped in half. Empty if it was drawn
         on several devices.
@@ -409,8 +425,8 @@ class Sac:
         count = stored - ((updates - 1) // per_round - update // per_round)
         ring = jax.tree.map(np.asarray, memory)
         then = HostRing(spec, ring._replace(count=np.asarray(count, np.int32)))
-        words = np.asarray(replay.random_words(keys, law, self.batch_size, self.sampler))
-        age, env = then.indices(law, words, self.sampler)
+        words = np.asarray(replay.random_words(keys, law, own.draws(self.batch_size), self.sampler))
+        age, env = own_steps.indices(then.state, spec, law, words, self.sampler, own, np)
         batch = then.gather(age, env, self.gamma)
         intact = count - spec.n_step - age[seed] > int(ring.count) - spec.rows
         arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items() if value is not None}

@@ -47,10 +47,12 @@ from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
 from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
 from warpsac.config.schema import Config, LearnerConfig
+from warpsac.replay import own as own_steps
 from warpsac.replay import ring as replay
 from warpsac.replay import sharded
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.host import HostRing
+from warpsac.replay.own import Own
 from warpsac.replay.ring import Ring
 from warpsac.types import Array, Batch, Restart, StepResult
 
@@ -106,6 +108,8 @@ class Portfolio(Sac):
     floor: float = 0.0
     patience: float = 1.0
     """Interactions."""
+    own_share: float = 0.0
+    """Part of each minibatch from steps in which the arm itself acted."""
 
     rows = sharded.along(2)
 
@@ -115,7 +119,8 @@ class Portfolio(Sac):
         patience = max(2.0, config.auto.patience * config.total_steps / config.env.num_envs)
         # With one critic in every arm, no second one is made.
         learner = replace(config.learner, critics=max(arm.critics for arm in arms))
-        return learner, {"arms": arms, "floor": config.auto.floor, "patience": patience}
+        auto = config.auto
+        return learner, {"arms": arms, "floor": auto.floor, "patience": patience, "own_share": auto.own_share}
 
     @property
     def needs(self) -> dict[str, int]:
@@ -166,6 +171,9 @@ class Portfolio(Sac):
         return jax.tree.map(lambda zeros: jnp.zeros((*zeros.shape, len(self.arms)), zeros.dtype), super().empty_sums())
 
     # --- who acts
+
+    def acting(self, scale: Any) -> Array | None:
+        return scale.owner if self.ring.owners else None
 
     def _shares(self, leaning: Array) -> Array:
         """[K], at least `floor` each."""
@@ -256,6 +264,10 @@ class Portfolio(Sac):
         """[S, K]: each arm draws for itself."""
         return _of_each_arm(super().sample_keys(keys, update), len(self.arms))
 
+    def own(self, k: int, size: int) -> Own:
+        """The rows of arm k's minibatch that are its own steps."""
+        return Own(round(self.own_share * size), k)
+
     def draw(self, memory: Ring, keys: Array) -> Batch:
         """The minibatches of all arms, [S, K, B, ...], in one gather."""
         size = self.batch_size // self.devices
@@ -263,8 +275,9 @@ class Portfolio(Sac):
         def part(ring: Ring, keys: Array) -> Batch:
             keys, places = own_keys(keys, self.mesh), []
             for k, law in enumerate(self.laws):
-                words = replay.random_words(keys[:, k], law, size, self.sampler)
-                places.append(replay.indices(ring, self.part, law, words, self.sampler))
+                own = self.own(k, size)
+                words = replay.random_words(keys[:, k], law, own.draws(size), self.sampler)
+                places.append(own_steps.indices(ring, self.part, law, words, self.sampler, own))
             age, env = (jnp.concatenate(parts, axis=1) for parts in zip(*places, strict=True))
             batch = replay.gather(ring, self.part, age, env, self.gamma)
             return jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
@@ -272,8 +285,10 @@ class Portfolio(Sac):
         return over_devices(part, self.mesh, (sharded.RING, SAME), self.rows)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
+        size = self.batch_size
         of_arm = [
-            memory.sample(law, keys[:, k], self.batch_size, self.gamma, self.sampler) for k, law in enumerate(self.laws)
+            memory.sample(law, keys[:, k], size, self.gamma, self.sampler, self.own(k, size))
+            for k, law in enumerate(self.laws)
         ]
         return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *of_arm)
 
@@ -327,7 +342,9 @@ class Portfolio(Sac):
         return {
             f"arm{k}/{name}": array
             for k, law in enumerate(self.laws)
-            for name, array in self.drawn_again(memory, law, drawn[:, k], update, seed, updates, stored).items()
+            for name, array in self.drawn_again(
+                memory, law, drawn[:, k], update, seed, updates, stored, self.own(k, self.batch_size)
+            ).items()
         }
 
 
