@@ -25,6 +25,7 @@ from warpsac.config.arms import arms_of
 from warpsac.config.profiles import PROFILES, VARIANTS, wrong_variant
 from warpsac.config.schema import (
     AUTO,
+    CALIBRATED,
     PPO,
     Algo,
     AutoConfig,
@@ -149,6 +150,8 @@ def _rules(config: Config) -> Iterator[Rule]:
 
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
+    yield ("learner.pessimism", config.learner.pessimism != CALIBRATED or config.learner.critics == 2,
+           "lies between two critics: needs learner.critics = 2")  # fmt: skip
     need = config.least_transitions
     enough = f"must be at least (replay.n_step + 1) * env.num_envs = {need}"
     yield ("total_steps", config.total_steps > config.learning_starts,

@@ -37,8 +37,10 @@ from warpsac.agents.networks import (
     init_critic,
     project,
 )
-from warpsac.agents.sac import losses
-from warpsac.config.schema import LearnerConfig
+from warpsac.agents.sac import calibration, losses
+from warpsac.agents.sac.calibration import Calibration
+from warpsac.config.schema import CALIBRATED, LearnerConfig
+from warpsac.replay.windows import Windows
 from warpsac.types import Array, Batch, Mirror, ObsViews, Symmetry
 
 ADAM = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)
@@ -83,7 +85,9 @@ class SacActor:
 
     @property
     def axes(self) -> Axes:
-        return Axes(self.config.projection, losses.Pessimism(self.config.pessimism))
+        pessimism = self.config.pessimism
+        fixed = losses.Pessimism(1.0 if pessimism == CALIBRATED else pessimism)
+        return Axes(self.config.projection, fixed, calibrated=pessimism == CALIBRATED)
 
     def init_policy(self) -> Policy:
         """An untrained policy: the template that a saved one is read into."""
@@ -100,6 +104,15 @@ class Axes(NamedTuple):
 
     projection: bool | Array
     pessimism: losses.Pessimism
+    calibrated: bool | Array = False
+    """Pessimism is that of the learner's `calibration`."""
+
+    def of(self, learner: Learner) -> Axes:
+        """With the pessimism that the learner has reached."""
+        if learner.calibration is None:
+            return self
+        degree = jnp.where(self.calibrated, learner.calibration.degree, self.pessimism.degree)
+        return self._replace(pessimism=self.pessimism._replace(degree=degree))
 
 
 class Policy(NamedTuple):
@@ -121,6 +134,7 @@ class Learner(NamedTuple):
     alpha_adam: Any
     updates: Array  # int32, critic updates made
     first_bad: Array  # int32, the first update with a non-finite loss, -1 while there is none
+    calibration: Calibration | None = None  # where pessimism is calibrated
 
     @property
     def policy(self) -> Policy:
@@ -181,6 +195,7 @@ def new_learner(agent: SacActor, networks: Networks) -> Learner:
         alpha_adam=ADAM.init(log_alpha),
         updates=jnp.zeros((), jnp.int32),
         first_bad=jnp.full((), -1, jnp.int32),
+        calibration=calibration.initial(agent.entropy_target) if agent.config.pessimism == CALIBRATED else None,
     )
 
 
@@ -265,7 +280,7 @@ def update(
 
     `axes` are those of an arm; by default the agent's own.
     """
-    axes = agent.axes if axes is None else axes
+    axes = (agent.axes if axes is None else axes).of(learner)
     rate = _rate(agent, learner.updates)
     size, actions = batch.action.shape
     noise = agent.own_rows(size, lambda rows: jax.random.normal(key, (2, rows, actions)))
@@ -281,6 +296,9 @@ def update(
         finite &= jnp.isfinite(metrics["loss/actor"])
     first_bad = jnp.where((learner.first_bad < 0) & ~finite, learner.updates, learner.first_bad)
     learner = learner._replace(updates=learner.updates + 1, first_bad=first_bad)
+    if learner.calibration is not None:
+        metrics |= dict(zip(calibration.METRICS, (axes.pessimism.degree, learner.calibration.error), strict=True))
+        learner = _calibrate(agent, learner, batch.windows, reward_scale, metrics.get("policy/entropy"))
     return learner, metrics | critic_metrics | {"optimizer/learning_rate": rate}
 
 
@@ -386,3 +404,24 @@ def _update_critic(
         "value/edge_low": mean_target[0],
         "value/edge_high": mean_target[-1],
     }
+
+
+def _calibrate(
+    agent: SacActor, learner: Learner, windows: Windows, reward_scale: Array, entropy: Array | None
+) -> Learner:
+    """Pessimism after one more look at what the critics said and what came of it."""
+    config, state = agent.config, learner.calibration
+    assert state is not None
+    state = state if entropy is None else state._replace(entropy=entropy)
+    obs, action = (jnp.concatenate([part[:, 0], part[:, 1]]) for part in (windows.obs, windows.action))
+    logits, _ = critic_apply(learner.critic, agent.views.critic(obs), action, learner.critic_moments, agent.number)
+    support = losses.value_support(config.atoms, config.value_limit)
+    said, last = jnp.split(losses.expected_value(logits, support).mean(0), 2)
+    bonus = jnp.exp(learner.log_alpha) * state.entropy
+    error = said - calibration.seen(windows, last, config.gamma, reward_scale, bonus)
+    error = jnp.where(windows.valid, error, 0.0)
+    count, total, squares = (x.sum() for x in (windows.valid, error, jnp.square(error)))
+    count, total, squares = agent.everywhere((count.astype(jnp.float32), total, squares))
+    counted = jnp.maximum(count, 1e-9)
+    state = calibration.adapted(state, total / counted, squares / counted, count, agent.horizon_updates)
+    return learner._replace(calibration=state)

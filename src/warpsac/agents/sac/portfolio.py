@@ -41,19 +41,21 @@ from warpsac.agents.algorithm import (
     stacked,
 )
 from warpsac.agents.networks import actor_apply
+from warpsac.agents.sac import calibration
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams
 from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
 from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
-from warpsac.config.schema import Config, LearnerConfig
+from warpsac.config.schema import CALIBRATED, Config, LearnerConfig
 from warpsac.replay import own as own_steps
 from warpsac.replay import ring as replay
-from warpsac.replay import sharded
+from warpsac.replay import sharded, windows
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.host import HostRing
 from warpsac.replay.own import Own
 from warpsac.replay.ring import Ring
+from warpsac.replay.windows import Windows
 from warpsac.types import Array, Batch, Restart, StepResult
 
 GOLDEN = np.uint32(2654435769)  # 2^32 / phi
@@ -119,6 +121,8 @@ class Portfolio(Sac):
         patience = max(2.0, config.auto.patience * config.total_steps / config.env.num_envs)
         # With one critic in every arm, no second one is made.
         learner = replace(config.learner, critics=max(arm.critics for arm in arms))
+        if any(arm.pessimism == CALIBRATED for arm in arms):
+            learner = replace(learner, pessimism=CALIBRATED)
         auto = config.auto
         return learner, {"arms": arms, "floor": auto.floor, "patience": patience, "own_share": auto.own_share}
 
@@ -131,8 +135,10 @@ class Portfolio(Sac):
         """Those of all arms, [K]."""
         arms = self.arms
         single = jnp.asarray([arm.critics == 1 for arm in arms])
-        pessimism = Pessimism(jnp.asarray([arm.pessimism for arm in arms], jnp.float32), single)
-        return Axes(jnp.asarray([arm.projection for arm in arms]), pessimism)
+        calibrated = [arm.pessimism == CALIBRATED for arm in arms]
+        fixed = [1.0 if arm.pessimism == CALIBRATED else arm.pessimism for arm in arms]
+        pessimism = Pessimism(jnp.asarray(fixed, jnp.float32), single)
+        return Axes(jnp.asarray([arm.projection for arm in arms]), pessimism, jnp.asarray(calibrated))
 
     @property
     def laws(self) -> list[AgeLaw]:
@@ -280,7 +286,8 @@ class Portfolio(Sac):
                 places.append(own_steps.indices(ring, self.part, law, words, self.sampler, own))
             age, env = (jnp.concatenate(parts, axis=1) for parts in zip(*places, strict=True))
             batch = replay.gather(ring, self.part, age, env, self.gamma)
-            return jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
+            batch = jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
+            return batch._replace(windows=self.windows(ring))
 
         return over_devices(part, self.mesh, (sharded.RING, SAME), self.rows)(memory, keys)
 
@@ -290,7 +297,18 @@ class Portfolio(Sac):
             memory.sample(law, keys[:, k], size, self.gamma, self.sampler, self.own(k, size))
             for k, law in enumerate(self.laws)
         ]
-        return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *of_arm)
+        return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *of_arm)._replace(
+            windows=self.windows(memory.state, np)
+        )
+
+    def windows(self, ring: Ring, xp: Any = jnp) -> Windows | None:
+        """For all arms, [S, K, M, ...]: valid are those in which the arm acted."""
+        found = super().windows(ring, xp)
+        if found is None:
+            return None
+        mine = windows.acted_by(ring, self.part, *self.looked_at, len(self.arms), xp)
+        of_all = jax.tree.map(lambda leaf: xp.repeat(leaf[:, None], len(self.arms), 1), found)
+        return of_all._replace(valid=of_all.valid & mine)
 
     def update_one(
         self, learner: Any, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
@@ -328,6 +346,9 @@ class Portfolio(Sac):
         rows = super().metrics(memory, scale.scale, picked)
         for s, row in enumerate(rows):
             row["auto/choice"] = int(choice[s])
+            if self.arms[int(choice[s])].pessimism != CALIBRATED:
+                for name in calibration.METRICS:
+                    row.pop(name, None)
             for k, arm in enumerate(self.arms):
                 row[f"auto/share/{arm.name}"] = float(shares[s, k])
                 if episodes[s, k] >= 1:
