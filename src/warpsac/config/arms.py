@@ -5,11 +5,13 @@ An arm is written as a variant and its changes, separated by commas:
     warpsac-a                                  one critic, no projection
     warpsac-norm-off,pessimism=0.5             two critics, half way between their mean and the lower one
     warpsac-l,pessimism=calibrated             pessimism that follows the returns of its own episodes
+    warpsac-l,norm_cap=4                       weights may grow to four times the usual norm
     warpsac-l,decay_steps=500                  as warpsac-l, with another horizon of the age weights
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -27,6 +29,7 @@ class Arm:
 
     name: str
     projection: bool
+    norm_cap: float
     critics: int
     pessimism: float | Literal["calibrated"]
     decay_steps: int
@@ -48,6 +51,12 @@ def _degree(text: str) -> float | Literal["calibrated"]:
     return value
 
 
+def _norm_cap(text: str) -> float:
+    if not 1 <= (value := float(text)) < math.inf:
+        raise ValueError
+    return value
+
+
 def _decay_steps(text: str) -> int:
     if not abs(value := int(text)) < 2**24:
         raise ValueError
@@ -59,6 +68,7 @@ READERS: dict[str, tuple[Callable[[str], Any], str]] = {  # of a change: how it 
     "critics": (_critics, "1 or 2"),
     "pessimism": (_degree, "a number in 0..1, or calibrated"),
     "decay_steps": (_decay_steps, "a whole number between -16777215 and 16777215"),
+    "norm_cap": (_norm_cap, "a number of at least 1"),
 }
 
 
@@ -81,6 +91,7 @@ def _arm(text: str, decay_steps: int) -> Arm:
     axes = VARIANTS[variant]
     settings: dict[str, Any] = {
         "projection": axes.projection,
+        "norm_cap": 1.0,
         "critics": axes.critics,
         "pessimism": 1.0,
         "decay_steps": decay_steps if axes.swd else 0,
@@ -96,4 +107,6 @@ def _arm(text: str, decay_steps: int) -> Arm:
             raise ConfigError("auto.arms", text, f"{name} must be {allowed}") from None
     if settings["pessimism"] == CALIBRATED and settings["critics"] == 1:
         raise ConfigError("auto.arms", text, "pessimism=calibrated needs two critics")
+    if settings["norm_cap"] > 1 and not settings["projection"]:
+        raise ConfigError("auto.arms", text, "norm_cap needs projection=on")
     return Arm(text, **settings)

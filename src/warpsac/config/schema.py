@@ -50,6 +50,7 @@ Degree = Annotated[
     float | Literal["calibrated"],
     Constraint("must be calibrated or lie in 0..1", lambda value: value == CALIBRATED or 0 <= value <= 1),
 ]
+NormCap = Annotated[float, Constraint("must be at least 1 and finite", lambda value: 1 <= value < math.inf)]
 PositiveFraction = Annotated[float, Constraint("must be above 0 and at most 1", lambda value: 0 < value <= 1)]
 Share = Annotated[float, Constraint("must be above 0 and below 1", lambda value: 0 < value < 1)]
 Discount = Annotated[float, Constraint("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
@@ -167,6 +168,8 @@ class LearnerConfig:
     """How two critics become one value: 1 takes the lower one, 0 their mean; calibrated: by the returns really seen."""
     projection: bool = True
     """Renormalise the weights after every optimizer step."""
+    norm_cap: NormCap = 1.0
+    """With projection: norms may grow up to this many times the usual one, less as effective learning rates fall."""
     blocks: Blocks | None = None
     """Residual blocks of actor and critics alike: sets the next two."""
     actor_blocks: Blocks = 2
@@ -212,7 +215,7 @@ class LearnerConfig:
 @dataclass(frozen=True)
 class AutoConfig:
     arms: tuple[str, ...] = ()
-    """Learners of --variant auto, default first: warpsac-a,pessimism=0.5 (also projection, critics, decay_steps)."""
+    """Learners of auto, default first: warpsac-a,pessimism=0.5 (also projection, norm_cap, critics, decay_steps)."""
     floor: Share = 0.15
     """Smallest share of the environments (with few of them: of the episodes) in which an arm acts."""
     patience: PositiveFraction = 0.1

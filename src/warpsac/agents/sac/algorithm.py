@@ -28,7 +28,7 @@ from warpsac.agents.algorithm import (
     stream_roots,
     zero_sums,
 )
-from warpsac.agents.sac import calibration
+from warpsac.agents.sac import calibration, norm_cap
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
 from warpsac.config.schema import CALIBRATED, Config, LearnerConfig
@@ -219,6 +219,8 @@ class Sac:
             names.append(sac.ACTION_RATE)
         if config.pessimism == CALIBRATED:
             names += calibration.METRICS
+        if config.norm_cap > 1:
+            names += norm_cap.METRICS
         return zero_sums(names, self.seeds)
 
     # --- one interaction

@@ -37,8 +37,9 @@ from warpsac.agents.networks import (
     init_critic,
     project,
 )
-from warpsac.agents.sac import calibration, losses
+from warpsac.agents.sac import calibration, losses, norm_cap
 from warpsac.agents.sac.calibration import Calibration
+from warpsac.agents.sac.norm_cap import StepSizes
 from warpsac.config.schema import CALIBRATED, LearnerConfig
 from warpsac.replay.windows import Windows
 from warpsac.types import Array, Batch, Mirror, ObsViews, Symmetry
@@ -87,7 +88,7 @@ class SacActor:
     def axes(self) -> Axes:
         pessimism = self.config.pessimism
         fixed = losses.Pessimism(1.0 if pessimism == CALIBRATED else pessimism)
-        return Axes(self.config.projection, fixed, calibrated=pessimism == CALIBRATED)
+        return Axes(self.config.projection, fixed, calibrated=pessimism == CALIBRATED, norm_cap=self.config.norm_cap)
 
     def init_policy(self) -> Policy:
         """An untrained policy: the template that a saved one is read into."""
@@ -106,6 +107,7 @@ class Axes(NamedTuple):
     pessimism: losses.Pessimism
     calibrated: bool | Array = False
     """Pessimism is that of the learner's `calibration`."""
+    norm_cap: float | Array = 1.0
 
     def of(self, learner: Learner) -> Axes:
         """With the pessimism that the learner has reached."""
@@ -135,6 +137,7 @@ class Learner(NamedTuple):
     updates: Array  # int32, critic updates made
     first_bad: Array  # int32, the first update with a non-finite loss, -1 while there is none
     calibration: Calibration | None = None  # where pessimism is calibrated
+    step_sizes: StepSizes | None = None  # where norms have a cap
 
     @property
     def policy(self) -> Policy:
@@ -196,6 +199,7 @@ def new_learner(agent: SacActor, networks: Networks) -> Learner:
         updates=jnp.zeros((), jnp.int32),
         first_bad=jnp.full((), -1, jnp.int32),
         calibration=calibration.initial(agent.entropy_target) if agent.config.pessimism == CALIBRATED else None,
+        step_sizes=norm_cap.initial() if agent.config.norm_cap > 1 else None,
     )
 
 
@@ -313,10 +317,24 @@ def _descend(params: Any, gradient: Any, adam: Any, rate: Array) -> tuple[Any, A
     return jax.tree.map(lambda p, s: p - rate * s, params, step), adam
 
 
-def _projected(network: Network, projection: bool | Array) -> Network:
+def _projected(network: Network, projection: bool | Array, cap: Array | None = None) -> Network:
     if isinstance(projection, bool):
-        return project(network) if projection else network
-    return jax.tree.map(lambda on, off: jnp.where(projection, on, off), project(network), network)
+        return project(network, cap) if projection else network
+    return jax.tree.map(lambda on, off: jnp.where(projection, on, off), project(network, cap), network)
+
+
+def _within_norms(
+    agent: SacActor, axes: Axes, learner: Learner, name: str, stepped: Network, rate: Array
+) -> tuple[Network, StepSizes | None, dict[str, Array]]:
+    """The learner's network of that name after its optimizer step, projected; step sizes, the cap as a metric."""
+    sizes = learner.step_sizes
+    if sizes is None:
+        return _projected(stepped, axes.projection), None, {}
+    size = getattr(sizes, name)
+    size = size + agent.config.tau * (norm_cap.step_size(getattr(learner, name), stepped, rate) - size)
+    cap = norm_cap.cap(axes.norm_cap, rate, agent.config.learning_rate, size)
+    network = _projected(stepped, axes.projection, cap)
+    return network, sizes._replace(**{name: size}), {f"learner/norm_cap_{name}": cap}
 
 
 def _update_actor(
@@ -345,7 +363,7 @@ def _update_actor(
     entropy = -log_prob.mean()
     value, gradient, entropy, saturation, measured = agent.everywhere((value, gradient, entropy, saturation, measured))
     actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
-    actor = _projected(actor, axes.projection)
+    actor, step_sizes, caps = _within_norms(agent, axes, learner, "actor", actor, rate)
     alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
     log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
     learner = learner._replace(
@@ -354,8 +372,9 @@ def _update_actor(
         actor_moments=fold_moments(learner.actor_moments, moments),
         log_alpha=log_alpha,
         alpha_adam=alpha_adam,
+        step_sizes=step_sizes,
     )
-    return learner, measured | {
+    return learner, measured | caps | {
         "loss/actor": value,
         "policy/entropy": entropy,
         "policy/alpha": alpha,
@@ -391,14 +410,15 @@ def _update_critic(
     (value, moments), gradient = jax.value_and_grad(loss, has_aux=True)(learner.critic)
     value, gradient, mean_target = agent.everywhere((value, gradient, target.mean(0)))
     critic, critic_adam = _descend(learner.critic, gradient, learner.critic_adam, rate)
-    critic = _projected(critic, axes.projection)
+    critic, step_sizes, caps = _within_norms(agent, axes, learner, "critic", critic, rate)
     learner = learner._replace(
         critic=critic,
         critic_adam=critic_adam,
         critic_moments=fold_moments(learner.critic_moments, moments),
         target=jax.tree.map(lambda t, c: t + config.tau * (c - t), learner.target, critic),
+        step_sizes=step_sizes,
     )
-    return learner, {
+    return learner, caps | {
         "loss/critic": value,
         "value/mean": (mean_target * support).sum(),
         "value/edge_low": mean_target[0],

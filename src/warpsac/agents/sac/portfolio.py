@@ -41,7 +41,7 @@ from warpsac.agents.algorithm import (
     stacked,
 )
 from warpsac.agents.networks import actor_apply
-from warpsac.agents.sac import calibration
+from warpsac.agents.sac import calibration, norm_cap
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams
 from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
@@ -123,6 +123,7 @@ class Portfolio(Sac):
         learner = replace(config.learner, critics=max(arm.critics for arm in arms))
         if any(arm.pessimism == CALIBRATED for arm in arms):
             learner = replace(learner, pessimism=CALIBRATED)
+        learner = replace(learner, norm_cap=max(arm.norm_cap for arm in arms))
         auto = config.auto
         return learner, {"arms": arms, "floor": auto.floor, "patience": patience, "own_share": auto.own_share}
 
@@ -135,10 +136,11 @@ class Portfolio(Sac):
         """Those of all arms, [K]."""
         arms = self.arms
         single = jnp.asarray([arm.critics == 1 for arm in arms])
+        caps = jnp.asarray([arm.norm_cap for arm in arms], jnp.float32)
         calibrated = [arm.pessimism == CALIBRATED for arm in arms]
         fixed = [1.0 if arm.pessimism == CALIBRATED else arm.pessimism for arm in arms]
         pessimism = Pessimism(jnp.asarray(fixed, jnp.float32), single)
-        return Axes(jnp.asarray([arm.projection for arm in arms]), pessimism, jnp.asarray(calibrated))
+        return Axes(jnp.asarray([arm.projection for arm in arms]), pessimism, jnp.asarray(calibrated), caps)
 
     @property
     def laws(self) -> list[AgeLaw]:
@@ -348,6 +350,9 @@ class Portfolio(Sac):
             row["auto/choice"] = int(choice[s])
             if self.arms[int(choice[s])].pessimism != CALIBRATED:
                 for name in calibration.METRICS:
+                    row.pop(name, None)
+            if self.arms[int(choice[s])].norm_cap == 1:
+                for name in norm_cap.METRICS:
                     row.pop(name, None)
             for k, arm in enumerate(self.arms):
                 row[f"auto/share/{arm.name}"] = float(shares[s, k])
