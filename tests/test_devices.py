@@ -249,13 +249,18 @@ def test_the_benchmark_counts_what_devices_add(capsys: pytest.CaptureFixture[str
 @pytest.mark.virtual
 @on_virtual
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
-    config = settings(variant="auto", devices=2, auto={"arms": ("warpsac-l", "warpsac-a")})
+    arms = ("warpsac-l,pessimism=calibrated,norm_cap=2", "warpsac-a")
+    short = {"learner": {"gamma": 0.5}, "replay": {"final_slots": 400}}  # windows of 5 steps, all in replay
+    config = settings(variant="auto", devices=2, auto={"arms": arms, "own_share": 0.5}, **short)
     whole, half = (dataclasses.replace(config, out=str(tmp_path / name)) for name in ("whole", "half"))
     uninterrupted = start.train(whole).runs[0]
     stopped = start.train(dataclasses.replace(half, stop_at=128)).runs[0]
     resumed = start.resume([stopped], stop_at=240).runs[0]
     assert_same_run(uninterrupted, resumed)
-    assert state_of(resumed)["replay/final_count"].shape == (2,)
+    state = state_of(resumed)
+    assert state["replay/final_count"].shape == (2,)
+    assert set(np.unique(state["replay/owner"])) == {0, 1}
+    assert state["learner/arms/calibration/square"][0] > 0
 
 
 @pytest.mark.virtual

@@ -29,6 +29,12 @@ def along(axis: int | None) -> PartitionSpec:
 
 RING = Ring(*map(along, PARTS))
 
+
+def specs_of(ring: Ring) -> Ring:
+    """How its arrays are divided, without those that it does not have."""
+    return RING if ring.owner is not None else RING._replace(owner=None)
+
+
 # Where whole seeds are divided over devices instead: each device has a ring of its own seeds.
 SEEDS = along(0)
 RING_OF_SEEDS = Ring(*map(along, Ring(1, 1, 1, 1, finals=0, final_row=0, final_count=0, oldest=0, count=None, owner=1)))
