@@ -65,7 +65,7 @@ Row = Callable[[], Any]  # draws the next batch
 
 def full_ring(spec: RingSpec, xp: Any) -> Ring:
     """A ring that has wrapped around, every page of it written; one step in a thousand ends an episode."""
-    fields = {name: xp.full(shape, 1, dtype) for name, (shape, dtype) in spec.arrays._asdict().items()}
+    fields = Ring.of(spec.arrays, lambda shape, dtype: xp.full(shape, 1, dtype))._asdict()
     end = (xp.arange(spec.rows, dtype=xp.int32) % 1000 == 999).astype(xp.int32)[:, None, None]
     fields["end"] = fields["end"] * end
     fields["oldest"] = xp.zeros_like(fields["oldest"])

@@ -264,13 +264,18 @@ def test_no_minibatch_is_promised_of_several_devices(tmp_path: Path) -> None:
 @pytest.mark.virtual
 @on_virtual
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
-    config = settings(variant="auto", devices=2, auto={"arms": ("warpsac-l", "warpsac-a")})
+    arms = ("warpsac-l,pessimism=calibrated,norm_cap=2", "warpsac-a")
+    short = {"learner": {"gamma": 0.5}, "replay": {"final_slots": 400}}  # windows of 5 steps, all in replay
+    config = settings(variant="auto", devices=2, auto={"arms": arms, "own_share": 0.5}, **short)
     whole, half = (dataclasses.replace(config, out=str(tmp_path / name)) for name in ("whole", "half"))
     uninterrupted = start.train(whole).runs[0]
     stopped = start.train(dataclasses.replace(half, stop_at=128)).runs[0]
     resumed = start.resume([stopped], stop_at=240).runs[0]
     assert_same_run(uninterrupted, resumed)
-    assert state_of(resumed)["replay/final_count"].shape == (2,)
+    state = state_of(resumed)
+    assert state["replay/final_count"].shape == (2,)
+    assert set(np.unique(state["replay/owner"])) == {0, 1}
+    assert state["learner/arms/calibration/square"][0] > 0
 
 
 @pytest.mark.virtual
@@ -460,10 +465,11 @@ def filled(spec: RingSpec, count: int, devices: int) -> tuple[dict[str, np.ndarr
         action = rng.normal(size=(1, spec.num_envs, spec.action_dim)).astype(np.float32)
         reward = rng.normal(size=(1, spec.num_envs)).astype(np.float32)
         ended, terminated = rng.random((2, 1, spec.num_envs)) < 0.15
-        fields = [cut(array) for array in (action, obs, reward, terminated, ended & ~terminated, final)]
+        owner = rng.integers(0, 3, (1, spec.num_envs)).astype(np.int8)
+        fields = [cut(array) for array in (action, owner, obs, reward, terminated, ended & ~terminated, final)]
         for d, ring in enumerate(parts):
-            own_action, *result = (field[d] for field in fields)
-            ring.add(own_action, StepResult(*result))
+            own_action, acted, *result = (field[d] for field in fields)
+            ring.add(own_action, StepResult(*result), acted)
     states = [ring.state for ring in parts]
     joined = replay.Ring(
         *(
@@ -482,14 +488,15 @@ def transitions(spec: RingSpec, parts: list[HostRing]) -> list[dict[int, Any]]:
         for env in range(ring.spec.num_envs):
             age = np.arange(ages)[None]
             batch = ring.gather(age, np.full_like(age, env), 0.9)
-            found.append({int(a): [np.asarray(field)[0, a] for field in batch[:5]] for a in age[0]})
+            acted = [replay.acted_by(ring.state, ring.spec, age, np.full_like(age, env), k, np) for k in range(3)]
+            found.append({int(a): [np.asarray(field)[0, a] for field in (*batch[:5], *acted)] for a in age[0]})
     return found
 
 
 @pytest.mark.parametrize(("before", "now"), [(1, 4), (4, 1), (2, 4), (4, 2)])
 @pytest.mark.parametrize("count", [5, 60])  # the ring holds 20 rows
 def test_a_saved_ring_holds_the_same_on_another_number_of_devices(before: int, now: int, count: int) -> None:
-    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=160)
+    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=160, owners=True)
     saved, parts = filled(spec, count, before)
     state = join_seeds(spec, [saved], "here", now)
     part = spec.part(now)
@@ -505,7 +512,7 @@ def test_a_saved_ring_holds_the_same_on_another_number_of_devices(before: int, n
 
 
 def test_a_table_that_is_too_small_lets_the_oldest_steps_go() -> None:
-    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=16)
+    spec = RingSpec(capacity=8 * 18, num_envs=8, obs_dim=3, action_dim=2, n_step=2, final_slots=16, owners=True)
     saved, parts = filled(spec, 15, 1)
     assert saved["final_count"] > 16
     state = join_seeds(spec, [saved], "here", 2)

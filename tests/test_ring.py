@@ -304,7 +304,7 @@ def test_host_ring_returns_the_same_bits(case, sampler):
         np.testing.assert_array_equal(host.available_ages(), ring.available_ages(device, spec))
         if i < case.n_step or i % 5:
             continue
-        for a, b in zip(device, host.state):
+        for a, b in zip(jax.tree.leaves(device), jax.tree.leaves(host.state), strict=True):
             assert a.shape == b.shape
             assert a.dtype == b.dtype
             np.testing.assert_array_equal(a, b)
@@ -395,7 +395,7 @@ def test_no_program_copies_the_ring(program):
 )
 def test_memory_is_counted_exactly_and_small(spec):
     state = ring.init(spec, np.zeros((spec.num_seeds, spec.num_envs, spec.obs_dim), np.float32), np)
-    assert spec.nbytes == sum(field.nbytes for field in state)
+    assert spec.nbytes == sum(field.nbytes for field in jax.tree.leaves(state))
     table = spec.num_seeds * spec.finals * (spec.obs_dim + 1) * 4
     assert spec.nbytes <= 1.05 * (spec.obs_dim + spec.action_dim + 2) * 4 * spec.capacity * spec.num_seeds + table
     assert spec.transition_bytes == (2 if spec.storage == "float16" else 4) * spec.obs_dim + 4 * spec.action_dim + 8

@@ -134,6 +134,7 @@ class Batch(NamedTuple):
     discount: Array  # float32 [B], gamma^k, or 0 where the window ended in a termination
     next_obs: Array  # float32 [B, D], the true observation at the window's end
     following: Array | None = None  # float32 [B, D], the true observation one step later, where it is asked for
+    windows: Any = None  # `replay.windows.Windows`, where pessimism is calibrated
 
 
 def rescale(action: np.ndarray, low: Sequence[float], high: Sequence[float]) -> np.ndarray:

@@ -370,13 +370,14 @@ def fold_moments(running: TrunkMoments, batch: TrunkMoments) -> TrunkMoments:
 # --- parameter projection
 
 
-def _unit_columns(kernel: Array) -> Array:
-    """Each output unit's weight vector at norm 1."""
+def _unit_columns(kernel: Array, cap: Array | None) -> Array:
+    """Each output unit's weight vector at norm 1, or at a norm between 1 and the cap."""
     norm = jnp.sqrt(jnp.square(kernel).sum(-2, keepdims=True))
-    return kernel / jnp.maximum(norm, PROJECTION_EPS)
+    unit = kernel / jnp.maximum(norm, PROJECTION_EPS)
+    return unit if cap is None else unit * jnp.clip(norm, 1.0, cap)
 
 
-def _projected_vectors(network: Network) -> Array:
+def _projected_vectors(network: Network, cap: Array | None) -> Array:
     """Scale and bias of each BatchNorm jointly at norm sqrt(d), and the RMSNorm scale; not the head bias.
 
     The vectors are distinguished by a group number per element: group g is the g-th norm, -1 is left alone.
@@ -388,10 +389,16 @@ def _projected_vectors(network: Network) -> Array:
     squares = jnp.where(member, jnp.square(network.vectors)[..., None, :], 0.0).sum(-1)
     width = np.asarray([sizes[2 * g] for g in range(groups[-2] + 1)], np.float32)
     gain = jnp.sqrt(width) / jnp.sqrt(squares + PROJECTION_EPS)
+    if cap is not None:
+        gain = gain * jnp.clip(1 / gain, 1.0, cap)
     per_element = jnp.where(member, gain[..., None], 0.0).sum(-2)
     return network.vectors * jnp.where(group < 0, 1.0, per_element)
 
 
-def project(network: Network) -> Network:
-    """The network with every kernel, BatchNorm and RMSNorm renormalised; head biases stay as they are."""
-    return Network(tuple(_unit_columns(kernel) for kernel in network.kernels), _projected_vectors(network))
+def project(network: Network, cap: Array | None = None) -> Network:
+    """The network with every kernel, BatchNorm and RMSNorm renormalised; head biases stay as they are.
+
+    With a cap, norms from the usual one up to that many times it are left alone.
+    """
+    kernels = tuple(_unit_columns(kernel, cap) for kernel in network.kernels)
+    return Network(kernels, _projected_vectors(network, cap))

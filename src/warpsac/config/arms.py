@@ -4,17 +4,20 @@ An arm is written as a variant and its changes, separated by commas:
 
     warpsac-a                                  one critic, no projection
     warpsac-norm-off,pessimism=0.5             two critics, half way between their mean and the lower one
+    warpsac-l,pessimism=calibrated             pessimism that follows the returns of its own episodes
+    warpsac-l,norm_cap=4                       weights may grow to four times the usual norm
     warpsac-l,decay_steps=500                  as warpsac-l, with another horizon of the age weights
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from warpsac.config.profiles import VARIANTS
-from warpsac.config.schema import Config
+from warpsac.config.schema import CALIBRATED, Config
 from warpsac.errors import ConfigError
 
 FEWEST, MOST = 2, 8
@@ -26,8 +29,9 @@ class Arm:
 
     name: str
     projection: bool
+    norm_cap: float
     critics: int
-    pessimism: float
+    pessimism: float | Literal["calibrated"]
     decay_steps: int
 
 
@@ -39,8 +43,16 @@ def _critics(text: str) -> int:
     return {"1": 1, "2": 2}[text]
 
 
-def _fraction(text: str) -> float:
+def _degree(text: str) -> float | Literal["calibrated"]:
+    if text == CALIBRATED:
+        return CALIBRATED
     if not 0 <= (value := float(text)) <= 1:
+        raise ValueError
+    return value
+
+
+def _norm_cap(text: str) -> float:
+    if not 1 <= (value := float(text)) < math.inf:
         raise ValueError
     return value
 
@@ -54,8 +66,9 @@ def _decay_steps(text: str) -> int:
 READERS: dict[str, tuple[Callable[[str], Any], str]] = {  # of a change: how it is read, what is allowed
     "projection": (_switch, "on or off"),
     "critics": (_critics, "1 or 2"),
-    "pessimism": (_fraction, "a number in 0..1"),
+    "pessimism": (_degree, "a number in 0..1, or calibrated"),
     "decay_steps": (_decay_steps, "a whole number between -16777215 and 16777215"),
+    "norm_cap": (_norm_cap, "a number of at least 1"),
 }
 
 
@@ -78,6 +91,7 @@ def _arm(text: str, decay_steps: int) -> Arm:
     axes = VARIANTS[variant]
     settings: dict[str, Any] = {
         "projection": axes.projection,
+        "norm_cap": 1.0,
         "critics": axes.critics,
         "pessimism": 1.0,
         "decay_steps": decay_steps if axes.swd else 0,
@@ -91,4 +105,8 @@ def _arm(text: str, decay_steps: int) -> Arm:
             settings[name] = read(value)
         except (KeyError, ValueError):
             raise ConfigError("auto.arms", text, f"{name} must be {allowed}") from None
+    if settings["pessimism"] == CALIBRATED and settings["critics"] == 1:
+        raise ConfigError("auto.arms", text, "pessimism=calibrated needs two critics")
+    if settings["norm_cap"] > 1 and not settings["projection"]:
+        raise ConfigError("auto.arms", text, "norm_cap needs projection=on")
     return Arm(text, **settings)

@@ -25,6 +25,7 @@ from warpsac.config.arms import arms_of
 from warpsac.config.profiles import PROFILES, VARIANTS, wrong_variant
 from warpsac.config.schema import (
     AUTO,
+    CALIBRATED,
     PPO,
     Algo,
     AutoConfig,
@@ -41,6 +42,7 @@ try:  # tyro's structured errors, a private module since 1.0.14; without it tyro
 except ImportError:
     on_parse_error: Any = lambda hook: contextlib.nullcontext()  # type: ignore[no-redef]
 
+OF_EACH_ARM = ("projection", "norm_cap", "critics", "pessimism")  # settings of the learner
 Rule = tuple[str, bool, str]  # the setting, whether it holds, what is allowed
 Options = TypeVar("Options")
 RULES = ConstructorRegistry()
@@ -104,7 +106,7 @@ def _algorithm_rules(config: Config) -> Iterator[Rule]:
         value = functools.reduce(getattr, path.split("."), config)
         yield path, value == default, f"has no effect with algo {config.algo}: leave it out"
     if config.variant == AUTO:
-        axes = {f"learner.{name}": getattr(LearnerConfig(), name) for name in ("projection", "critics", "pessimism")}
+        axes = {f"learner.{name}": getattr(LearnerConfig(), name) for name in OF_EACH_ARM}
         only = "is a setting of each arm: see --auto.arms"
     else:
         axes, only = _defaults("auto", AutoConfig()), f"has no effect with variant {config.variant}: leave it out"
@@ -149,6 +151,10 @@ def _rules(config: Config) -> Iterator[Rule]:
 
 def _sac_rules(config: Config) -> Iterator[Rule]:
     replay, envs = config.replay, config.env.num_envs
+    yield ("learner.pessimism", config.learner.pessimism != CALIBRATED or config.learner.critics == 2,
+           "lies between two critics: needs learner.critics = 2")  # fmt: skip
+    yield ("learner.norm_cap", config.learner.norm_cap == 1 or config.learner.projection,
+           "has no effect without learner.projection: leave it out")  # fmt: skip
     need = config.least_transitions
     enough = f"must be at least (replay.n_step + 1) * env.num_envs = {need}"
     yield ("total_steps", config.total_steps > config.learning_starts,

@@ -15,6 +15,7 @@ import tyro
 
 Algo = Literal["sac", "ppo"]
 PPO: Algo = "ppo"  # the algorithm, and its only variant
+CALIBRATED: Literal["calibrated"] = "calibrated"  # pessimism that follows the returns
 AUTO = "auto"  # the variant that is several at once; a number that is measured
 PRETRAINED = "pretrained:"  # before the name of a policy that comes with the package
 Compute = Literal["float32", "float32-exact", "bfloat16"]  # what each means: agents.networks.FORMATS
@@ -45,6 +46,11 @@ EnvCount = Annotated[int, at_least(1), at_most(2**20)]
 Positive = Annotated[float, POSITIVE]
 PositiveOrZero = Annotated[float, Constraint("must be at least 0 and finite", lambda value: 0 <= value < math.inf)]
 Fraction = Annotated[float, Constraint("must lie in 0..1", lambda value: 0 <= value <= 1)]
+Degree = Annotated[
+    float | Literal["calibrated"],
+    Constraint("must be calibrated or lie in 0..1", lambda value: value == CALIBRATED or 0 <= value <= 1),
+]
+NormCap = Annotated[float, Constraint("must be at least 1 and finite", lambda value: 1 <= value < math.inf)]
 PositiveFraction = Annotated[float, Constraint("must be above 0 and at most 1", lambda value: 0 < value <= 1)]
 Share = Annotated[float, Constraint("must be above 0 and below 1", lambda value: 0 < value < 1)]
 Discount = Annotated[float, Constraint("must be at least 0 and below 1", lambda value: 0 <= value < 1)]
@@ -158,10 +164,12 @@ class ReplayConfig:
 class LearnerConfig:
     critics: Critics = 2
     """Number of critics: 2 is clipped double-Q, 1 a single critic."""
-    pessimism: Fraction = 1.0
-    """How two critics become one value: 1 takes the lower one, 0 their mean, numbers between a part of each."""
+    pessimism: Degree = 1.0
+    """How two critics become one value: 1 takes the lower one, 0 their mean; calibrated: by the returns really seen."""
     projection: bool = True
     """Renormalise the weights after every optimizer step."""
+    norm_cap: NormCap = 1.0
+    """With projection: norms may grow up to this many times the usual one, less as effective learning rates fall."""
     blocks: Blocks | None = None
     """Residual blocks of actor and critics alike: sets the next two."""
     actor_blocks: Blocks = 2
@@ -207,11 +215,13 @@ class LearnerConfig:
 @dataclass(frozen=True)
 class AutoConfig:
     arms: tuple[str, ...] = ()
-    """Learners of --variant auto, default first: warpsac-a,pessimism=0.5 (also projection, critics, decay_steps)."""
+    """Learners of auto, default first: warpsac-a,pessimism=0.5 (also projection, norm_cap, critics, decay_steps)."""
     floor: Share = 0.15
     """Smallest share of the environments (with few of them: of the episodes) in which an arm acts."""
     patience: PositiveFraction = 0.1
     """Part of the horizon over which shares follow the returns; these are averaged over half of it."""
+    own_share: Fraction = 0.0
+    """Part of each minibatch drawn from steps in which the arm itself acted; the rest is from those of all arms."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from warpsac.replay import own as own_steps
 from warpsac.replay import ring as device_ring
 from warpsac.replay.age import AgeLaw, Sampler, draw
+from warpsac.replay.own import Own
 from warpsac.replay.ring import Ring, RingSpec, end_code, ended_with_last_observation, final_slots, to_storage
 from warpsac.types import Array, Batch, StepResult
 
@@ -29,7 +31,7 @@ class HostRing:
     def init(cls, spec: RingSpec, first_obs: Array) -> HostRing:
         return cls(spec, device_ring.init(spec, np.asarray(first_obs), np))
 
-    def add(self, action: Array, step: StepResult) -> None:
+    def add(self, action: Array, step: StepResult, owner: Array | None = None) -> None:
         state, spec = self.state, self.spec
         if step.faulty is not None:
             self.cut(step.faulty, step.obs)
@@ -39,6 +41,8 @@ class HostRing:
         state.obs[next_row] = to_storage(step.obs, spec, np)
         state.action[row] = action
         state.reward[row] = step.reward
+        if state.owner is not None:
+            state.owner[row] = owner
         slot = final_slots(state, spec, ended, np)
         state.end[row] = end_code(ended, step, slot, np)
         if ended.any():
@@ -65,12 +69,23 @@ class HostRing:
     def gather(self, age: Array, env: Array, gamma: float) -> Batch:
         return device_ring.gather(self.state, self.spec, age, env, gamma, np)
 
-    def sample(self, law: AgeLaw, keys: Array, batch_size: int, gamma: float, sampler: Sampler = "exact") -> Batch:
+    def sample(
+        self,
+        law: AgeLaw,
+        keys: Array,
+        batch_size: int,
+        gamma: float,
+        sampler: Sampler = "exact",
+        own: Own | None = None,
+    ) -> Batch:
         if keys.devices() != {_host_device()}:
             keys = jax.device_put(keys, _host_device())
-        program = _index_program(law, self.spec.num_envs, batch_size, sampler)
-        age, env = program(keys, self.available_ages())
-        return self.gather(np.asarray(age), np.asarray(env), gamma)
+        own = own if own is not None and own.rows else None
+        program = _index_program(law, self.spec.num_envs, own.draws(batch_size) if own else batch_size, sampler)
+        age, env = map(np.asarray, program(keys, self.available_ages()))
+        if own:
+            age, env = own_steps.chosen(self.state, self.spec, age, env, own, np)
+        return self.gather(age, env, gamma)
 
     def _write_finals(self, ended: np.ndarray, slot: np.ndarray, obs: np.ndarray, step: int) -> None:
         state = self.state

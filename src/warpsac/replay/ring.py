@@ -58,6 +58,7 @@ class RingSpec:
     storage: Literal["float32", "float16"] = "float32"
     voids: bool = False  # steps may be marked faulty: void, and never sampled
     following: bool = False  # a batch also has the observations one step later
+    owners: bool = False  # each step also says which of several learners acted
 
     def __post_init__(self) -> None:
         if self.ages < 1:
@@ -93,12 +94,13 @@ class RingSpec:
     @property
     def transition_bytes(self) -> int:
         """Bytes of one stored transition, without its share of the side table."""
-        return self.obs_dim * np.dtype(self.storage).itemsize + 4 * (self.action_dim + 2)
+        return self.obs_dim * np.dtype(self.storage).itemsize + 4 * (self.action_dim + 2) + self.owners
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole ring, all seeds."""
-        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.arrays)
+        arrays = (array for array in self.arrays if array is not None)
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays)
 
     def seed_bytes(self, count: int) -> int:
         """Bytes of one seed's part of a checkpoint after `count` steps, with a full side table."""
@@ -109,7 +111,7 @@ class RingSpec:
 
     @property
     def arrays(self) -> Ring:
-        """Shape and dtype of every field."""
+        """Shape and dtype of every field; None for one that this ring does not have."""
         rows, seeds, envs, finals = self.rows, self.num_seeds, self.num_envs, self.finals
         return Ring(
             obs=((rows, seeds, envs, self.obs_dim), self.storage),
@@ -121,6 +123,7 @@ class RingSpec:
             final_count=((seeds,), "int32"),
             oldest=((seeds,), "int32"),
             count=((), "int32"),
+            owner=((rows, seeds, envs), "int8") if self.owners else None,
         )
 
 
@@ -136,11 +139,17 @@ class Ring(NamedTuple):
     final_count: Array  # int32 [S]: slots filled so far
     oldest: Array  # int32 [S]: steps before this one have left replay
     count: Array  # int32 []: steps added
+    owner: Array | None = None  # int8 [R, S, N]: which of several learners acted
+
+    @classmethod
+    def of(cls, arrays: Ring, make: Any) -> Ring:
+        """`make(shape, dtype)` for each of the fields that there are."""
+        return cls(*(None if array is None else make(*array) for array in arrays))
 
 
 def init(spec: RingSpec, first_obs: Array, xp: Any = jnp) -> Ring:
     """An empty ring that waits for the step taken from `first_obs` [S, N, D]."""
-    ring = Ring(*(xp.zeros(shape, dtype) for shape, dtype in spec.arrays))
+    ring = Ring.of(spec.arrays, xp.zeros)
     first = to_storage(first_obs, spec, xp)
     final_row = xp.full_like(ring.final_row, -1)
     if xp is np:
@@ -149,8 +158,8 @@ def init(spec: RingSpec, first_obs: Array, xp: Any = jnp) -> Ring:
     return ring._replace(obs=ring.obs.at[0].set(first), final_row=final_row)
 
 
-def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult) -> Ring:
-    """The ring after one more step: `action` [S, N, A] and what it led to, [S, N, ...].
+def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult, owner: Array | None = None) -> Ring:
+    """The ring after one more step: `action` [S, N, A] and what it led to, [S, N, ...]; `owner` [S, N] is who acted.
 
     Where the step is faulty the episode is closed before it, and the step itself becomes void.
     """
@@ -166,6 +175,7 @@ def add(ring: Ring, spec: RingSpec, action: Array, step: StepResult) -> Ring:
         reward=_write_row(ring.reward, step.reward.astype(jnp.float32), row),
         end=_write_row(ring.end, end_code(ended, step, slot, jnp), row),
         count=ring.count + 1,
+        owner=None if ring.owner is None else _write_row(ring.owner, jnp.asarray(owner, jnp.int8), row),
     )
 
 
@@ -175,7 +185,7 @@ def cut(ring: Ring, spec: RingSpec, mask: Array, new_obs: Array) -> Ring:
     The last stored step becomes the episode's last, truncated at the observation that was to be acted on.
     """
     row, last_row = ring.count % spec.rows, (ring.count - 1) % spec.rows
-    pending, last_end = _settle(ring.count, _read_row(ring.obs, row), _read_row(ring.end, last_row))
+    pending, last_end = settle(ring.count, _read_row(ring.obs, row), _read_row(ring.end, last_row))
     ended = mask & (last_end == 0) & (ring.count > 0)
     slot = final_slots(ring, spec, ended, jnp)
     ring = _write_finals(ring, spec, ended, slot, pending, ring.count - 1)
@@ -205,6 +215,13 @@ def indices(
     return age_law.draw(law, drawn, available_ages(ring, spec, xp), spec.num_envs, xp, sampler)
 
 
+def acted_by(ring: Ring, spec: RingSpec, age: Array, env: Array, owner: int, xp: Any = jnp) -> Array:
+    """bool: whether this learner acted in the steps at `age` of `env`, both [S, ...]."""
+    seed = xp.arange(spec.num_seeds, dtype=xp.int32).reshape(-1, *[1] * (age.ndim - 1))
+    row = (ring.count - spec.n_step - age) % spec.rows
+    return take(ring.owner, (row * spec.num_seeds + seed) * spec.num_envs + env, xp) == owner
+
+
 def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp: Any = jnp) -> Batch:
     """The n-step transitions that start at `age` of `env`, both [S, B].
 
@@ -218,13 +235,13 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
     if spec.voids:
         here = _pass_over_voids(ring, here, xp)
     if xp is not np:
-        (here,) = _settle(ring.count, here)
+        (here,) = settle(ring.count, here)
 
     def ahead(steps: Array) -> Array:
         index = here + steps * stride
         return xp.where(index < spec.rows * stride, index, index - spec.rows * stride)
 
-    reward, end = _take(ring.reward, here, xp), _take(ring.end, here, xp)
+    reward, end = take(ring.reward, here, xp), take(ring.end, here, xp)
     if spec.voids:  # even if nothing but void steps was drawn, no index may leave the ring
         end = xp.where(end == VOID, 0, end)
     steps: Array = 1
@@ -233,22 +250,22 @@ def gather(ring: Ring, spec: RingSpec, age: Array, env: Array, gamma: float, xp:
     for j in range(1, spec.n_step):
         going, index = end == 0, ahead(j)
         # The select between product and sum keeps compilers from fusing the two, which rounds otherwise.
-        reward = reward + xp.where(going, xp.float32(gamma**j) * _take(ring.reward, index, xp), xp.float32(0))
-        end = xp.where(going, _take(ring.end, index, xp), end)
+        reward = reward + xp.where(going, xp.float32(gamma**j) * take(ring.reward, index, xp), xp.float32(0))
+        end = xp.where(going, take(ring.end, index, xp), end)
         steps = xp.where(going, j + 1, steps)
         discount = xp.where(going, xp.float32(gamma ** (j + 1)), discount)
     there = ahead(steps)
     if xp is not np:
-        there, end = _settle(ring.count, there, end)
+        there, end = settle(ring.count, there, end)
     following = None
     if spec.following:
         after = ahead(1)
         if xp is not np:
-            after, first_end = _settle(ring.count, after, first_end)
+            after, first_end = settle(ring.count, after, first_end)
         following = _next_obs(ring, spec, after, first_end, xp).astype(xp.float32, copy=False)
     return Batch(
-        obs=_take(ring.obs, here, xp, spec.obs_dim).astype(xp.float32, copy=False),
-        action=_take(ring.action, here, xp, spec.action_dim),
+        obs=take(ring.obs, here, xp, spec.obs_dim).astype(xp.float32, copy=False),
+        action=take(ring.action, here, xp, spec.action_dim),
         reward=reward,
         discount=xp.where(end < 0, xp.float32(0), discount),
         next_obs=_next_obs(ring, spec, there, end, xp).astype(xp.float32, copy=False),
@@ -268,7 +285,7 @@ def sample(
     """One batch for each seed, [S, B, ...], drawn with replacement; `keys` [S]."""
     drawn = random_words(keys, law, batch_size, sampler)
     if sampler == "buckets":  # many gathers read these
-        (drawn,) = _settle(ring.count, drawn)
+        (drawn,) = settle(ring.count, drawn)
     age, env = indices(ring, spec, law, drawn, sampler)
     return gather(ring, spec, age, env, gamma)
 
@@ -303,7 +320,7 @@ def end_code(ended: Array, step: StepResult, slot: Array, xp: Any) -> Array:
 # Access to the arrays. Views that merge leading axes are free in row-major order.
 
 
-def _take(array: Array, index: Array, xp: Any, width: int | None = None) -> Array:
+def take(array: Array, index: Array, xp: Any, width: int | None = None) -> Array:
     flat = array.reshape(-1) if width is None else array.reshape(-1, width)
     if xp is np:
         return flat.take(index, axis=0)
@@ -312,7 +329,7 @@ def _take(array: Array, index: Array, xp: Any, width: int | None = None) -> Arra
 
 def _pass_over_voids(ring: Ring, here: Array, xp: Any) -> Array:
     """The first transition of the batch that is not void stands in for those that are."""
-    void = _take(ring.end, here, xp) == VOID
+    void = take(ring.end, here, xp) == VOID
     stand_in = xp.take_along_axis(here, void.argmin(axis=1)[:, None], axis=1)
     return xp.where(void, stand_in, here)
 
@@ -320,17 +337,17 @@ def _pass_over_voids(ring: Ring, here: Array, xp: Any) -> Array:
 def _next_obs(ring: Ring, spec: RingSpec, index: Array, end: Array, xp: Any) -> Array:
     """Observations at the windows' ends: from the side table where the episode ended."""
     slot = xp.arange(spec.num_seeds, dtype=xp.int32)[:, None] * spec.finals + abs(end) - 1
-    obs = _take(ring.obs, index, xp, spec.obs_dim)
+    obs = take(ring.obs, index, xp, spec.obs_dim)
     if xp is np:
         ended = end.nonzero()
         obs[ended] = ring.finals.reshape(-1, spec.obs_dim)[slot[ended]]
         return obs
     ended = end != 0
-    finals = _take(ring.finals, jnp.where(ended, slot, 0), xp, spec.obs_dim)
+    finals = take(ring.finals, jnp.where(ended, slot, 0), xp, spec.obs_dim)
     return jnp.where(ended[..., None], finals, obs)
 
 
-def _settle(count: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def settle(count: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """The arrays, computed here and once: what follows reads them and does not compute them again.
 
     XLA for CPU drops optimization barriers before it fuses. It would then repeat the index arithmetic for

@@ -19,7 +19,7 @@ from warpsac.replay.ring import VOID, Ring, RingSpec
 
 AXIS = "devices"
 # The axis along which the arrays of a ring are divided; None: the same everywhere.
-PARTS = Ring(obs=2, action=2, reward=2, end=2, finals=1, final_row=1, final_count=0, oldest=0, count=None)
+PARTS = Ring(obs=2, action=2, reward=2, end=2, finals=1, final_row=1, final_count=0, oldest=0, count=None, owner=2)
 
 
 def along(axis: int | None) -> PartitionSpec:
@@ -29,9 +29,15 @@ def along(axis: int | None) -> PartitionSpec:
 
 RING = Ring(*map(along, PARTS))
 
+
+def specs_of(ring: Ring) -> Ring:
+    """How its arrays are divided, without those that it does not have."""
+    return RING if ring.owner is not None else RING._replace(owner=None)
+
+
 # Where whole seeds are divided over devices instead: each device has a ring of its own seeds.
 SEEDS = along(0)
-RING_OF_SEEDS = Ring(*map(along, Ring(1, 1, 1, 1, finals=0, final_row=0, final_count=0, oldest=0, count=None)))
+RING_OF_SEEDS = Ring(*map(along, Ring(1, 1, 1, 1, finals=0, final_row=0, final_count=0, oldest=0, count=None, owner=1)))
 
 
 # --- the arrays of one seed, as a checkpoint has them: from one number of devices to another

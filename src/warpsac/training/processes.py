@@ -26,7 +26,7 @@ from warpsac.config.resumable import differences
 from warpsac.config.schema import Config
 from warpsac.errors import NotNow, TrainingStopped, UserError, counted, in_a_line
 from warpsac.replay.ring import Ring
-from warpsac.replay.sharded import AXIS, PARTS, RING, along
+from warpsac.replay.sharded import AXIS, PARTS, along, specs_of
 from warpsac.runs.checkpoint import Peers
 from warpsac.training import supervise
 from warpsac.training.supervise import Asked
@@ -320,7 +320,8 @@ def agent_specs(agent: AgentState, num_envs: int) -> Any:
     """How an agent is divided: what belongs to environments and replay is, learners are the same everywhere."""
     exploration, scale = jax.tree.map(lambda leaf: of_envs(leaf, num_envs), (agent.exploration, agent.scale))
     learner, sums, rollout = jax.tree.map(lambda _: along(None), (agent.learner, agent.sums, agent.memory))
-    return AgentState(learner, exploration, RING if isinstance(agent.memory, Ring) else rollout, scale, sums)
+    memory = specs_of(agent.memory) if isinstance(agent.memory, Ring) else rollout
+    return AgentState(learner, exploration, memory, scale, sums)
 
 
 def interaction_axes(agent: AgentState, num_envs: int) -> dict[str, int]:

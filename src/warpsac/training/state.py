@@ -273,7 +273,8 @@ def take_seed(ring: Ring, spec: RingSpec, seed: int, devices: int = 1) -> dict[s
         final_count, oldest = final_count[0], oldest[0]
     else:
         finals = ring.finals.shape[1]
-    return {
+    owner = {} if ring.owner is None else {"owner": np.asarray(ring.owner[:rows, seed])}
+    return owner | {
         "obs": np.asarray(ring.obs[:rows, seed]),
         "action": np.asarray(ring.action[:rows, seed]),
         "reward": np.asarray(ring.reward[:rows, seed]),
@@ -295,7 +296,7 @@ def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where:
         final_count=((devices, seeds), "int32"),
         oldest=((devices, seeds), "int32"),
     )
-    ring = Ring(*(np.zeros(shape, dtype) for shape, dtype in shapes))
+    ring = Ring.of(shapes, np.zeros)
     ring.final_row[...] = -1
     ring.count[...] = parts[0]["count"]
     for seed, saved in enumerate(parts):
@@ -303,7 +304,7 @@ def join_seeds(spec: RingSpec, parts: Sequence[Mapping[str, np.ndarray]], where:
             before = np.size(saved["final_count"])
             part = saved if before == devices else resharded(dict(saved), spec, before, devices)
             rows = min(int(part["count"]) + 1, spec.rows)
-            for name in ("obs", "action", "reward", "end"):
+            for name in ("obs", "action", "reward", "end", *(["owner"] if spec.owners else [])):
                 getattr(ring, name)[:rows, seed] = part[name]
             finals = len(part["finals"])
             ring.finals[seed, :finals] = part["finals"]

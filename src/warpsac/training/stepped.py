@@ -31,7 +31,7 @@ from warpsac.agents.sac.algorithm import Sac
 from warpsac.config.schema import Config
 from warpsac.envs.contract import SimulatorFailed
 from warpsac.replay.host import HostRing
-from warpsac.replay.sharded import RING, along
+from warpsac.replay.sharded import along, specs_of
 from warpsac.runs.checkpoint import Axes
 from warpsac.training import evaluate, processes
 from warpsac.training.devices import UNDIVIDED, CompiledAhead, Division, Placement
@@ -305,7 +305,7 @@ class SteppedDriver(Driver):
         specs = processes.agent_specs(rest, envs)
         template = jax.tree.map(processes.local_shape, rest, specs)
         agent = restored_agent(self.algorithm, template, parts, where, processes.count())
-        specs = specs._replace(memory=None if agent.memory is None else RING)
+        specs = specs._replace(memory=None if agent.memory is None else specs_of(agent.memory))
         agent = processes.placed_by(agent, specs, mesh, own=True)
         return parts, agent if agent.memory is not None else agent._replace(memory=memory)
 
@@ -359,7 +359,7 @@ class SteppedDriver(Driver):
         if self._host_memory:
             if step.restart is not None:
                 agent.memory.cut(*step.restart)
-            agent.memory.add(*jax.device_get((action, result)))
+            agent.memory.add(*jax.device_get((action, result, self._host_memory.acting(agent.scale))))
             agent = agent._replace(scale=self.programs.observe(agent.scale, result, step.restart))
         else:
             sent = pack(result) if isinstance(result.obs, np.ndarray) else result

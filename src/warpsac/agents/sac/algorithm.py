@@ -28,14 +28,18 @@ from warpsac.agents.algorithm import (
     stream_roots,
     zero_sums,
 )
+from warpsac.agents.sac import calibration, norm_cap
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.learner import Exploration, Learner, Policy, SacActor
-from warpsac.config.schema import Config, LearnerConfig
+from warpsac.config.schema import CALIBRATED, Config, LearnerConfig
+from warpsac.replay import own as own_steps
 from warpsac.replay import ring as replay
-from warpsac.replay import sharded
+from warpsac.replay import sharded, windows
 from warpsac.replay.age import AgeLaw, Sampler, effective_length
 from warpsac.replay.host import HostRing
+from warpsac.replay.own import Own
 from warpsac.replay.ring import Ring, RingSpec
+from warpsac.replay.windows import Windows
 from warpsac.types import Array, Batch, ObsViews, Restart, StepResult, Symmetry
 
 METRICS = (
@@ -115,6 +119,7 @@ class Sac:
                 storage=replay.storage,
                 voids=faulty_steps,
                 following=config.learner.action_rate_weight > 0 and replay.n_step > 1,  # else it is next_obs
+                owners=bool(own.get("own_share")) or ("arms" in own and learner.pessimism == CALIBRATED),
             ),
             decay_steps=replay.decay_steps,
             weight_floor=replay.weight_floor,
@@ -209,8 +214,14 @@ class Sac:
         return init(first_obs)
 
     def empty_sums(self) -> MetricSums:
-        penalised = self.actor.config.action_rate_weight > 0
-        return zero_sums((*METRICS, sac.ACTION_RATE) if penalised else METRICS, self.seeds)
+        config, names = self.actor.config, [*METRICS]
+        if config.action_rate_weight > 0:
+            names.append(sac.ACTION_RATE)
+        if config.pessimism == CALIBRATED:
+            names += calibration.METRICS
+        if config.norm_cap > 1:
+            names += norm_cap.METRICS
+        return zero_sums(names, self.seeds)
 
     # --- one interaction
 
@@ -255,8 +266,13 @@ class Sac:
         if restart is not None:
             memory = self._cut(memory, restart.mask, restart.obs)
         add = lambda ring, *taken: replay.add(ring, self.part, *taken)
-        memory = over_devices(add, self.mesh, (sharded.RING, ENVS, ENVS), sharded.RING)(memory, action, step)
+        taken = action, step, self.acting(scale)
+        memory = over_devices(add, self.mesh, (sharded.RING, ENVS, ENVS, ENVS), sharded.RING)(memory, *taken)
         return memory, self.observe_rewards(scale, step, restart)
+
+    def acting(self, scale: Any) -> Array | None:
+        """The learner that acts in each environment, [S, N], where replay keeps that."""
+        return None
 
     def observe_rewards(self, scale: Any, step: StepResult, restart: Restart | None) -> Any:
         if restart is not None:
@@ -301,12 +317,25 @@ class Sac:
 
         def part(ring: Ring, keys: Array) -> Batch:
             keys, size = own_keys(keys, self.mesh), self.batch_size // self.devices
-            return replay.sample(ring, self.part, self.law, keys, size, self.gamma, self.sampler)
+            batch = replay.sample(ring, self.part, self.law, keys, size, self.gamma, self.sampler)
+            return batch._replace(windows=self.windows(ring))
 
         return over_devices(part, self.mesh, (sharded.RING, SAME), ENVS)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
-        return memory.sample(self.law, keys, self.batch_size, self.gamma, self.sampler)
+        batch = memory.sample(self.law, keys, self.batch_size, self.gamma, self.sampler)
+        return batch._replace(windows=self.windows(memory.state, np))
+
+    def windows(self, ring: Ring, xp: Any = jnp) -> Windows | None:
+        """What came of the critics' predictions, where pessimism follows it."""
+        if self.actor.config.pessimism != CALIBRATED:
+            return None
+        return windows.newest(ring, self.part, *self.looked_at, self.warmup, xp)
+
+    @property
+    def looked_at(self) -> tuple[int, int]:
+        """The length of windows, and in how many environments of a device at most."""
+        return calibration.window_length(self.gamma, self.ring.rows), max(1, calibration.MOST // self.devices)
 
     def sample_on_host(self, memory: HostRing, keys: Sequence[Array]) -> Batches:
         """The same from a ring in host memory; `keys` are the `sample_keys` of each update."""
@@ -395,7 +424,15 @@ class Sac:
         return self.drawn_again(memory, self.law, drawn, update, seed, updates, stored)
 
     def drawn_again(
-        self, memory: Ring, law: AgeLaw, keys: Array, update: int, seed: int, updates: int, stored: int
+        self,
+        memory: Ring,
+        law: AgeLaw,
+        keys: Array,
+        update: int,
+        seed: int,
+        updates: int,
+        stored: int,
+        own: Own = Own(0, 0),  # noqa: B008 (a constant)
     ) -> dict[str, np.ndarray]:
         """The minibatch of an update, as replay holds it: without left and right swapped in half. Empty if it was drawn
         on several devices.
@@ -409,8 +446,8 @@ class Sac:
         count = stored - ((updates - 1) // per_round - update // per_round)
         ring = jax.tree.map(np.asarray, memory)
         then = HostRing(spec, ring._replace(count=np.asarray(count, np.int32)))
-        words = np.asarray(replay.random_words(keys, law, self.batch_size, self.sampler))
-        age, env = then.indices(law, words, self.sampler)
+        words = np.asarray(replay.random_words(keys, law, own.draws(self.batch_size), self.sampler))
+        age, env = own_steps.indices(then.state, spec, law, words, self.sampler, own, np)
         batch = then.gather(age, env, self.gamma)
         intact = count - spec.n_step - age[seed] > int(ring.count) - spec.rows
         arrays = {name: np.asarray(value)[seed] for name, value in batch._asdict().items() if value is not None}

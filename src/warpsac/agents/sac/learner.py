@@ -37,8 +37,11 @@ from warpsac.agents.networks import (
     init_critic,
     project,
 )
-from warpsac.agents.sac import losses
-from warpsac.config.schema import LearnerConfig
+from warpsac.agents.sac import calibration, losses, norm_cap
+from warpsac.agents.sac.calibration import Calibration
+from warpsac.agents.sac.norm_cap import StepSizes
+from warpsac.config.schema import CALIBRATED, LearnerConfig
+from warpsac.replay.windows import Windows
 from warpsac.types import Array, Batch, Mirror, ObsViews, Symmetry
 
 ADAM = optax.scale_by_adam(b1=0.9, b2=0.999, eps=1e-8)
@@ -83,7 +86,9 @@ class SacActor:
 
     @property
     def axes(self) -> Axes:
-        return Axes(self.config.projection, losses.Pessimism(self.config.pessimism))
+        pessimism = self.config.pessimism
+        fixed = losses.Pessimism(1.0 if pessimism == CALIBRATED else pessimism)
+        return Axes(self.config.projection, fixed, calibrated=pessimism == CALIBRATED, norm_cap=self.config.norm_cap)
 
     def init_policy(self) -> Policy:
         """An untrained policy: the template that a saved one is read into."""
@@ -100,6 +105,16 @@ class Axes(NamedTuple):
 
     projection: bool | Array
     pessimism: losses.Pessimism
+    calibrated: bool | Array = False
+    """Pessimism is that of the learner's `calibration`."""
+    norm_cap: float | Array = 1.0
+
+    def of(self, learner: Learner) -> Axes:
+        """With the pessimism that the learner has reached."""
+        if learner.calibration is None:
+            return self
+        degree = jnp.where(self.calibrated, learner.calibration.degree, self.pessimism.degree)
+        return self._replace(pessimism=self.pessimism._replace(degree=degree))
 
 
 class Policy(NamedTuple):
@@ -121,6 +136,8 @@ class Learner(NamedTuple):
     alpha_adam: Any
     updates: Array  # int32, critic updates made
     first_bad: Array  # int32, the first update with a non-finite loss, -1 while there is none
+    calibration: Calibration | None = None  # where pessimism is calibrated
+    step_sizes: StepSizes | None = None  # where norms have a cap
 
     @property
     def policy(self) -> Policy:
@@ -181,6 +198,8 @@ def new_learner(agent: SacActor, networks: Networks) -> Learner:
         alpha_adam=ADAM.init(log_alpha),
         updates=jnp.zeros((), jnp.int32),
         first_bad=jnp.full((), -1, jnp.int32),
+        calibration=calibration.initial(agent.entropy_target) if agent.config.pessimism == CALIBRATED else None,
+        step_sizes=norm_cap.initial() if agent.config.norm_cap > 1 else None,
     )
 
 
@@ -265,7 +284,7 @@ def update(
 
     `axes` are those of an arm; by default the agent's own.
     """
-    axes = agent.axes if axes is None else axes
+    axes = (agent.axes if axes is None else axes).of(learner)
     rate = _rate(agent, learner.updates)
     size, actions = batch.action.shape
     noise = agent.own_rows(size, lambda rows: jax.random.normal(key, (2, rows, actions)))
@@ -281,6 +300,9 @@ def update(
         finite &= jnp.isfinite(metrics["loss/actor"])
     first_bad = jnp.where((learner.first_bad < 0) & ~finite, learner.updates, learner.first_bad)
     learner = learner._replace(updates=learner.updates + 1, first_bad=first_bad)
+    if learner.calibration is not None:
+        metrics |= dict(zip(calibration.METRICS, (axes.pessimism.degree, learner.calibration.error), strict=True))
+        learner = _calibrate(agent, learner, batch.windows, reward_scale, metrics.get("policy/entropy"))
     return learner, metrics | critic_metrics | {"optimizer/learning_rate": rate}
 
 
@@ -295,10 +317,24 @@ def _descend(params: Any, gradient: Any, adam: Any, rate: Array) -> tuple[Any, A
     return jax.tree.map(lambda p, s: p - rate * s, params, step), adam
 
 
-def _projected(network: Network, projection: bool | Array) -> Network:
+def _projected(network: Network, projection: bool | Array, cap: Array | None = None) -> Network:
     if isinstance(projection, bool):
-        return project(network) if projection else network
-    return jax.tree.map(lambda on, off: jnp.where(projection, on, off), project(network), network)
+        return project(network, cap) if projection else network
+    return jax.tree.map(lambda on, off: jnp.where(projection, on, off), project(network, cap), network)
+
+
+def _within_norms(
+    agent: SacActor, axes: Axes, learner: Learner, name: str, stepped: Network, rate: Array
+) -> tuple[Network, StepSizes | None, dict[str, Array]]:
+    """The learner's network of that name after its optimizer step, projected; step sizes, the cap as a metric."""
+    sizes = learner.step_sizes
+    if sizes is None:
+        return _projected(stepped, axes.projection), None, {}
+    size = getattr(sizes, name)
+    size = size + agent.config.tau * (norm_cap.step_size(getattr(learner, name), stepped, rate) - size)
+    cap = norm_cap.cap(axes.norm_cap, rate, agent.config.learning_rate, size)
+    network = _projected(stepped, axes.projection, cap)
+    return network, sizes._replace(**{name: size}), {f"learner/norm_cap_{name}": cap}
 
 
 def _update_actor(
@@ -327,7 +363,7 @@ def _update_actor(
     entropy = -log_prob.mean()
     value, gradient, entropy, saturation, measured = agent.everywhere((value, gradient, entropy, saturation, measured))
     actor, actor_adam = _descend(learner.actor, gradient, learner.actor_adam, rate)
-    actor = _projected(actor, axes.projection)
+    actor, step_sizes, caps = _within_norms(agent, axes, learner, "actor", actor, rate)
     alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
     log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
     learner = learner._replace(
@@ -336,8 +372,9 @@ def _update_actor(
         actor_moments=fold_moments(learner.actor_moments, moments),
         log_alpha=log_alpha,
         alpha_adam=alpha_adam,
+        step_sizes=step_sizes,
     )
-    return learner, measured | {
+    return learner, measured | caps | {
         "loss/actor": value,
         "policy/entropy": entropy,
         "policy/alpha": alpha,
@@ -373,16 +410,38 @@ def _update_critic(
     (value, moments), gradient = jax.value_and_grad(loss, has_aux=True)(learner.critic)
     value, gradient, mean_target = agent.everywhere((value, gradient, target.mean(0)))
     critic, critic_adam = _descend(learner.critic, gradient, learner.critic_adam, rate)
-    critic = _projected(critic, axes.projection)
+    critic, step_sizes, caps = _within_norms(agent, axes, learner, "critic", critic, rate)
     learner = learner._replace(
         critic=critic,
         critic_adam=critic_adam,
         critic_moments=fold_moments(learner.critic_moments, moments),
         target=jax.tree.map(lambda t, c: t + config.tau * (c - t), learner.target, critic),
+        step_sizes=step_sizes,
     )
-    return learner, {
+    return learner, caps | {
         "loss/critic": value,
         "value/mean": (mean_target * support).sum(),
         "value/edge_low": mean_target[0],
         "value/edge_high": mean_target[-1],
     }
+
+
+def _calibrate(
+    agent: SacActor, learner: Learner, windows: Windows, reward_scale: Array, entropy: Array | None
+) -> Learner:
+    """Pessimism after one more look at what the critics said and what came of it."""
+    config, state = agent.config, learner.calibration
+    assert state is not None
+    state = state if entropy is None else state._replace(entropy=entropy)
+    obs, action = (jnp.concatenate([part[:, 0], part[:, 1]]) for part in (windows.obs, windows.action))
+    logits, _ = critic_apply(learner.critic, agent.views.critic(obs), action, learner.critic_moments, agent.number)
+    support = losses.value_support(config.atoms, config.value_limit)
+    said, last = jnp.split(losses.expected_value(logits, support).mean(0), 2)
+    bonus = jnp.exp(learner.log_alpha) * state.entropy
+    error = said - calibration.seen(windows, last, config.gamma, reward_scale, bonus)
+    error = jnp.where(windows.valid, error, 0.0)
+    count, total, squares = (x.sum() for x in (windows.valid, error, jnp.square(error)))
+    count, total, squares = agent.everywhere((count.astype(jnp.float32), total, squares))
+    counted = jnp.maximum(count, 1e-9)
+    state = calibration.adapted(state, total / counted, squares / counted, count, agent.horizon_updates)
+    return learner._replace(calibration=state)

@@ -42,17 +42,21 @@ from warpsac.agents.algorithm import (
     stacked,
 )
 from warpsac.agents.networks import actor_apply
+from warpsac.agents.sac import calibration, norm_cap
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams
 from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
 from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
-from warpsac.config.schema import Config, LearnerConfig
+from warpsac.config.schema import CALIBRATED, Config, LearnerConfig
+from warpsac.replay import own as own_steps
 from warpsac.replay import ring as replay
-from warpsac.replay import sharded
+from warpsac.replay import sharded, windows
 from warpsac.replay.age import AgeLaw
 from warpsac.replay.host import HostRing
+from warpsac.replay.own import Own
 from warpsac.replay.ring import Ring
+from warpsac.replay.windows import Windows
 from warpsac.types import Array, Batch, Restart, StepResult
 
 GOLDEN = np.uint32(2654435769)  # 2^32 / phi
@@ -107,6 +111,8 @@ class Portfolio(Sac):
     floor: float = 0.0
     patience: float = 1.0
     """Interactions."""
+    own_share: float = 0.0
+    """Part of each minibatch from steps in which the arm itself acted."""
 
     rows = sharded.along(2)
 
@@ -116,7 +122,11 @@ class Portfolio(Sac):
         patience = max(2.0, config.auto.patience * config.total_steps / config.env.num_envs)
         # With one critic in every arm, no second one is made.
         learner = replace(config.learner, critics=max(arm.critics for arm in arms))
-        return learner, {"arms": arms, "floor": config.auto.floor, "patience": patience}
+        if any(arm.pessimism == CALIBRATED for arm in arms):
+            learner = replace(learner, pessimism=CALIBRATED)
+        learner = replace(learner, norm_cap=max(arm.norm_cap for arm in arms))
+        auto = config.auto
+        return learner, {"arms": arms, "floor": auto.floor, "patience": patience, "own_share": auto.own_share}
 
     @property
     def needs(self) -> dict[str, int]:
@@ -127,8 +137,11 @@ class Portfolio(Sac):
         """Those of all arms, [K]."""
         arms = self.arms
         single = jnp.asarray([arm.critics == 1 for arm in arms])
-        pessimism = Pessimism(jnp.asarray([arm.pessimism for arm in arms], jnp.float32), single)
-        return Axes(jnp.asarray([arm.projection for arm in arms]), pessimism)
+        caps = jnp.asarray([arm.norm_cap for arm in arms], jnp.float32)
+        calibrated = [arm.pessimism == CALIBRATED for arm in arms]
+        fixed = [1.0 if arm.pessimism == CALIBRATED else arm.pessimism for arm in arms]
+        pessimism = Pessimism(jnp.asarray(fixed, jnp.float32), single)
+        return Axes(jnp.asarray([arm.projection for arm in arms]), pessimism, jnp.asarray(calibrated), caps)
 
     @property
     def laws(self) -> list[AgeLaw]:
@@ -167,6 +180,9 @@ class Portfolio(Sac):
         return jax.tree.map(lambda zeros: jnp.zeros((*zeros.shape, len(self.arms)), zeros.dtype), super().empty_sums())
 
     # --- who acts
+
+    def acting(self, scale: Any) -> Array | None:
+        return scale.owner if self.ring.owners else None
 
     def _shares(self, leaning: Array) -> Array:
         """[K], at least `floor` each."""
@@ -257,6 +273,10 @@ class Portfolio(Sac):
         """[S, K]: each arm draws for itself."""
         return _of_each_arm(super().sample_keys(keys, update), len(self.arms))
 
+    def own(self, k: int, size: int) -> Own:
+        """The rows of arm k's minibatch that are its own steps."""
+        return Own(round(self.own_share * size), k)
+
     def draw(self, memory: Ring, keys: Array) -> Batch:
         """The minibatches of all arms, [S, K, B, ...], in one gather."""
         size = self.batch_size // self.devices
@@ -264,19 +284,34 @@ class Portfolio(Sac):
         def part(ring: Ring, keys: Array) -> Batch:
             keys, places = own_keys(keys, self.mesh), []
             for k, law in enumerate(self.laws):
-                words = replay.random_words(keys[:, k], law, size, self.sampler)
-                places.append(replay.indices(ring, self.part, law, words, self.sampler))
+                own = self.own(k, size)
+                words = replay.random_words(keys[:, k], law, own.draws(size), self.sampler)
+                places.append(own_steps.indices(ring, self.part, law, words, self.sampler, own))
             age, env = (jnp.concatenate(parts, axis=1) for parts in zip(*places, strict=True))
             batch = replay.gather(ring, self.part, age, env, self.gamma)
-            return jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
+            batch = jax.tree.map(lambda rows: rows.reshape(self.seeds, len(self.arms), size, *rows.shape[2:]), batch)
+            return batch._replace(windows=self.windows(ring))
 
         return over_devices(part, self.mesh, (sharded.RING, SAME), self.rows)(memory, keys)
 
     def draw_on_host(self, memory: HostRing, keys: Array) -> Batch:
+        size = self.batch_size
         of_arm = [
-            memory.sample(law, keys[:, k], self.batch_size, self.gamma, self.sampler) for k, law in enumerate(self.laws)
+            memory.sample(law, keys[:, k], size, self.gamma, self.sampler, self.own(k, size))
+            for k, law in enumerate(self.laws)
         ]
-        return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *of_arm)
+        return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *of_arm)._replace(
+            windows=self.windows(memory.state, np)
+        )
+
+    def windows(self, ring: Ring, xp: Any = jnp) -> Windows | None:
+        """For all arms, [S, K, M, ...]: valid are those in which the arm acted."""
+        found = super().windows(ring, xp)
+        if found is None:
+            return None
+        mine = windows.acted_by(ring, self.part, *self.looked_at, len(self.arms), xp)
+        of_all = jax.tree.map(lambda leaf: xp.repeat(leaf[:, None], len(self.arms), 1), found)
+        return of_all._replace(valid=of_all.valid & mine)
 
     def update_one(
         self, learner: Any, batch: Batch, reward_scale: Array, key: Array, actor_turn: bool
@@ -317,6 +352,12 @@ class Portfolio(Sac):
         rows = super().metrics(memory, scale.scale, picked)
         for s, row in enumerate(rows):
             row["auto/choice"] = int(choice[s])
+            if self.arms[int(choice[s])].pessimism != CALIBRATED:
+                for name in calibration.METRICS:
+                    row.pop(name, None)
+            if self.arms[int(choice[s])].norm_cap == 1:
+                for name in norm_cap.METRICS:
+                    row.pop(name, None)
             for k, arm in enumerate(self.arms):
                 row[f"auto/share/{arm.name}"] = float(shares[s, k])
                 if episodes[s, k] >= 1:
@@ -331,7 +372,9 @@ class Portfolio(Sac):
         return {
             f"arm{k}/{name}": array
             for k, law in enumerate(self.laws)
-            for name, array in self.drawn_again(memory, law, drawn[:, k], update, seed, updates, stored).items()
+            for name, array in self.drawn_again(
+                memory, law, drawn[:, k], update, seed, updates, stored, self.own(k, self.batch_size)
+            ).items()
         }
 
 
