@@ -128,6 +128,10 @@ def test_an_unknown_name_is_one_line(here: Path, capsys: pytest.CaptureFixture[s
     assert "did you mean pretrained:G1JoystickFlatTerrain?" in fails(capsys, "eval", "pretrained:G1JoystickFlatTerain")
     for words in (["eval"], ["play"], ["export"], ["sim2sim"]):
         assert "no such policy; there are InvertedDoublePendulum-v5, G1" in fails(capsys, *words, "pretrained:None")
+    for word in ("pretrained", "pretrained:"):
+        assert fails(capsys, "play", word).startswith(
+            "warpsac: pretrained:NAME: needs one of InvertedDoublePendulum-v5, G1"
+        )
     assert "init_from: pretrained:None: no such" in fails(
         capsys, "train", "InvertedDoublePendulum-v5", "--profile", "demo", "--init-from", "pretrained:None"
     )
