@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from benches import start_bench, wait_until, write_suite
+from benches import run_bench, start_bench, wait_until, write_suite
+from sweeps import trials_of
 from test_bench_programs import content_of, has_saved
 from warpsac.bench.command import BenchOptions, load_suite
 from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import state_of
 from warpsac.bench.worker import make_request
 from warpsac.errors import UserError
-from warpsac.runs import run_folder
+from warpsac.runs import rowfiles, run_folder
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'warpsac[ray]'")
 
@@ -106,6 +107,34 @@ def test_a_node_is_killed_in_the_middle(tmp_path: Path, cluster: Any) -> None:
     assert sorted(path.name for path in out.iterdir()) == [
         ".lock", "bench_envs-Slow-v0-warpsac-l", "logs", "plan.json", "probe-point-warpsac-l",
     ]  # fmt: skip
+
+
+def test_a_search_that_began_on_a_cluster_continues_on_this_machine(tmp_path: Path, cluster: Any) -> None:
+    """With programs that train: each launcher makes one trial of the same study."""
+    pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'warpsac[sweep]'")
+    search = {"space": {"learner.projection": [True, False]}, "sampler": "random", "trials": 1}
+    suite = write_suite(tmp_path / "mine.yaml", ["probe-point"], seeds=[11], search=search)
+    out = tmp_path / "out"
+    code, output = run_bench(suite, out, "--launcher", "ray", "--ray-address", cluster.address)
+    assert code == 0, output
+    assert "probe-point warpsac-l trial-0, seed 11 (Ray)" in output
+    (first,) = trials_of(out)
+    assert (first.number, first.state) == (0, "finished")
+    run = out / first.cell / f"{first.cell}-seed11"
+    before = content_of(run)
+
+    code, output = run_bench(suite, out, "--trials", "2")
+    assert code == 0, output
+    assert "(Ray)" not in output
+    assert "2 of 2 trials: 2 finished" in output
+    kept, second = trials_of(out)
+    assert kept == first
+    assert content_of(run) == before
+    for trial in (first, second):
+        (done,) = (out / trial.cell).iterdir()
+        config = run_folder.open_run(done).config
+        assert trial.settings == {"learner.projection": config.learner.projection}
+        assert trial.value == rowfiles.read_evaluations(done)[-1]["return_mean"]
 
 
 def test_results_are_gathered_from_nodes_without_the_folder(

@@ -245,6 +245,9 @@ def test_mistakes_are_told_before_anything_begins(tmp_path: Path, monkeypatch: p
     config = tiny(tmp_path / "out")
     with pytest.raises(UserError, match=r"^callbacks: Listener is a class: give an object of it, Listener\(\.\.\.\)$"):
         start.train(config, callbacks=[Listener])  # type: ignore[list-item]
+    for alone in (Listener, Listener()):
+        with pytest.raises(UserError, match=r"^callbacks: must be a list, also of one: callbacks=\[\.\.\.\]$"):
+            start.train(config, callbacks=alone)  # type: ignore[arg-type]
     misspelled = type("Mine", (Callback,), {"on_evaluate": lambda *_: None})()
     line = "callbacks: Mine.on_evaluate would never be called; did you mean on_evaluation?"
     with pytest.raises(UserError, match=re.escape(line)):

@@ -352,9 +352,19 @@ def test_what_is_no_task_but_something_else(
     named = "an environment of that file is named as mine:make_env, the class or function that makes it"
     assert fails(capsys, "train", "mine.py") == f"mine.py: a file, not a task: {named}"
     assert fails(capsys, "check-env", "mine.py") == f"mine.py: a file, not a task: {named}"
-    assert fails(capsys, "train", "mine") == f"unknown task 'mine': {named}"
+    for command in ("train", "check-env"):
+        assert fails(capsys, command, "mine") == f"unknown task 'mine': {named}"
     (tmp_path / "CartpoleBalance.py").touch()  # a task all the same
     assert cli.train_config(["CartpoleBalance"])[0].task == "CartpoleBalance"
+
+
+def test_a_simulator_in_the_place_of_a_module(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "check-env"):
+        said = fails(capsys, command, "playground:CartpoleBalance")
+        assert "cannot import module 'playground' (ModuleNotFoundError: " in said
+        assert said.endswith("; of a simulator it is: CartpoleBalance --simulator playground")
+        assert "--simulator" not in fails(capsys, command, "nowhere_at_all:CartpoleBalance")
+    assert cli.train_config(["CartpoleBalance", "--simulator", "playground"])[0].task == "CartpoleBalance"
 
 
 def test_garbage_instead_of_a_run_folder(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from warpsac.config.loading import from_json, override, to_json, validate
@@ -420,6 +421,15 @@ def test_bad_config_files_are_refused_in_one_line(path: str, value: Any, message
     with pytest.raises(UserError) as error:
         from_json(damaged(path, value), "c.json")
     assert str(error.value) == message
+
+
+def test_numbers_of_numpy_are_taken_and_saved_as_plain_ones() -> None:
+    changes = {"total_steps": np.int64(50_000), "stop_at": np.float64(2e4), "learner": {"tau": np.float32(0.5)}}
+    config = override(Config(), changes)
+    assert config == override(Config(), {"total_steps": 50_000, "stop_at": 20_000, "learner": {"tau": 0.5}})
+    assert from_json(to_json(config), "c.json") == config
+    with pytest.raises(ConfigError, match=r"must be of type bool \(in settings\)"):
+        override(Config(), {"overlap": np.int64(1)})
 
 
 def test_text_that_is_no_config_is_refused() -> None:

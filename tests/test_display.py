@@ -146,8 +146,8 @@ def test_no_long_silence_between_rows() -> None:
     assert file.getvalue().splitlines() == [
         "evaluating 50 episodes ...",
         "compiling the learner ...",
-        "step 40/10,000 | training | 2 steps/s",
-        "step 100/10,000 | training | 2 steps/s",
+        "step 40/10,000 (0.4%) | training | 2 steps/s",
+        "step 100/10,000 (1.0%) | training | 2 steps/s",
     ]
     quiet, clock = on_terminal()
     clock.now = 1000.0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import warpsac
+from warpsac.config.provenance import installed
 
 ROOT = Path(warpsac.__file__).parent
 
@@ -196,5 +197,6 @@ def test_a_probe_loads_no_simulator() -> None:
 def test_public_names_are_there() -> None:
     assert callable(warpsac.train)
     assert all(callable(getattr(warpsac, name)) for name in warpsac.__all__)
+    assert installed().startswith(f"warpsac {warpsac.__version__}\n")
     with pytest.raises(AttributeError, match="module 'warpsac' has no attribute 'trian'"):
         _ = warpsac.trian  # type: ignore[attr-defined]

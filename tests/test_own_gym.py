@@ -158,6 +158,30 @@ def test_what_train_returned_can_be_evaluated(run: Path) -> None:
         warpsac.evaluate(two)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"step": "latest"}, "step = 'latest': must be of type int or one of best, last (in evaluate)"),
+        ({"episodes": "3"}, "episodes = '3': must be of type int (in evaluate)"),
+        ({"episodes": 2.5}, "episodes = 2.5: must be of type int (in evaluate)"),
+        ({"episodes": 0}, "episodes = 0: must be at least 1"),
+        ({"seed": "a"}, "seed = 'a': must be of type int (in evaluate)"),
+    ],
+)
+def test_what_evaluate_does_not_take_is_one_line(run: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        warpsac.evaluate(run, **given)
+    assert str(error.value) == said
+
+
+def test_what_evaluate_and_load_policy_take(run: Path) -> None:
+    """Numbers of NumPy as well as Python's, as from a loop over np.arange."""
+    plain = warpsac.evaluate(run, step=90, episodes=2, seed=3)
+    assert warpsac.evaluate(run, step=np.int64(90), episodes=np.int32(2), seed=np.int64(3)) == plain  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"^step = 'latest': must be best, last or a number$"):
+        warpsac.load_policy(run, "latest")  # type: ignore[arg-type]
+
+
 def test_a_task_and_an_environment_are_one_too_many() -> None:
     with pytest.raises(UserError, match=r"^train takes either a task or an environment of your own as `env`, not both"):
         warpsac.train("Pendulum-v1", env=GroupedPoint)

@@ -109,10 +109,29 @@ def test_what_cannot_walk_is_called_by_its_name(
     assert "; or export the policy alone with --without-robot" in fails(capsys, "export", DEMO)
 
 
+def test_a_way_to_draw_is_chosen_before_mujoco_is_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It decides then how it draws, and exporting a policy of a robot imports it."""
+    pytest.importorskip("mujoco")
+    done: list[str] = []
+
+    def export(*_: Any) -> None:
+        done.append("exported")
+        raise UserError("enough")
+
+    monkeypatch.setattr("warpsac.deploy.sim2sim.command.prepare_to_draw", lambda: done.append("chosen"))
+    monkeypatch.setattr("warpsac.deploy.export.export", export)
+    assert cli.main(["sim2sim", DEMO, "--video", "walk.mp4"]) == 2
+    assert done == ["chosen", "exported"]
+
+
 def test_an_unknown_name_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean pretrained:G1JoystickFlatTerrain?" in fails(capsys, "eval", "pretrained:G1JoystickFlatTerain")
     for words in (["eval"], ["play"], ["export"], ["sim2sim"]):
         assert "no such policy; there are InvertedDoublePendulum-v5, G1" in fails(capsys, *words, "pretrained:None")
+    for word in ("pretrained", "pretrained:"):
+        assert fails(capsys, "play", word).startswith(
+            "warpsac: pretrained:NAME: needs one of InvertedDoublePendulum-v5, G1"
+        )
     assert "init_from: pretrained:None: no such" in fails(
         capsys, "train", "InvertedDoublePendulum-v5", "--profile", "demo", "--init-from", "pretrained:None"
     )

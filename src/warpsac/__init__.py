@@ -25,8 +25,12 @@ def __getattr__(name: str) -> Any:
         from warpsac.training import api
 
         return getattr(api, name)
+    if name == "__version__":
+        from warpsac.config.provenance import own_version
+
+        return own_version()
     raise AttributeError(f"module 'warpsac' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

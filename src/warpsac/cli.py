@@ -33,6 +33,7 @@ from warpsac.config.schema import (
     Positive,
 )
 from warpsac.envs import modules, registry
+from warpsac.envs.names import SIMULATORS
 from warpsac.envs.overrides import Words
 from warpsac.envs.tasks import find
 from warpsac.errors import OtherSettings, TrainingStopped, UserError, exited, in_a_line, printable, shortened
@@ -335,7 +336,7 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     if task:
         _require_task(task)
     if task and ":" in task:
-        modules.use([task])
+        _use_named(task)
     elif task and named and find(task) is None:
         task = f"{named[0].partition(':')[0]}:{task}"  # recorded with the module that registers it
     # These decide the defaults of all others.
@@ -365,6 +366,17 @@ def _require_task(word: str) -> None:
         )
     if path.suffix == ".py" and os.path.isfile(path):
         raise UserError(f"{word}: a file, not a task: {NAMED_IN_FILE.format(path.stem)}")
+
+
+def _use_named(task: str) -> None:
+    """Import the module of `module:Task`; where that fails, a simulator in its place may be what was meant."""
+    try:
+        modules.use([task])
+    except UserError as error:
+        module, _, bare = task.partition(":")
+        if module not in SIMULATORS:
+            raise
+        raise UserError(f"{error}; of a simulator it is: {bare} --simulator {module}") from error
 
 
 def _require_known(task: str, simulator: str | None) -> None:
@@ -475,7 +487,10 @@ def _check_env(words: list[str]) -> int:
     changes, others = _task_config(words)
     asked = parse(CheckEnvOptions, others, "warpsac check-env")
     _require_task(asked.id)
-    modules.use([*asked.module, *([asked.id] if ":" in asked.id else [])])
+    modules.use(asked.module)
+    if ":" in asked.id:
+        _use_named(asked.id)
+    _require_known(asked.id, asked.simulator)
     task_config = registry.task_config_of(asked.id, asked.simulator, changes)
     findings = check_env(registry.lookup(asked.id, asked.simulator, task_config), asked.env)
     for finding in findings:

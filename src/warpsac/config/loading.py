@@ -12,6 +12,7 @@ import difflib
 import functools
 import itertools
 import json
+import numbers
 import os
 import types
 import typing
@@ -181,7 +182,7 @@ def _ppo_rules(config: Config) -> Iterator[Rule]:
 
 def override(config: Config, settings: Mapping[str, Any], where: str = "settings") -> Config:
     """The config with some settings replaced; nested ones as mappings: {"replay": {"batch_size": 256}}."""
-    return validate(_merged(config, settings, where))
+    return validate(merged(config, settings, where))
 
 
 def to_json(config: Config) -> str:
@@ -194,7 +195,7 @@ def from_json(text: str, where: str) -> Config:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not a config file ({error})") from None
-    config = _merged(Config(), _with_schedule(data), where)
+    config = merged(Config(), _with_schedule(data), where)
     try:
         return validate(config)
     except ConfigError as error:
@@ -209,7 +210,7 @@ def _with_schedule(data: Any) -> Any:
     return data
 
 
-def _merged(base: Any, changes: Any, where: str, path: str = "") -> Any:
+def merged(base: Any, changes: Any, where: str, path: str = "") -> Any:
     """The settings with those of `changes` in their place, each of the type that its field declares."""
     if not isinstance(changes, Mapping):
         raise UserError(f"{where}: {path.rstrip('.') or 'config'} must be a mapping")
@@ -221,7 +222,7 @@ def _merged(base: Any, changes: Any, where: str, path: str = "") -> Any:
             hint = f"; did you mean {meant.lstrip('-').replace('-', '_')}?" if meant else ""
             raise UserError(f"{where}: unknown setting {path}{name}: this version has no such field{hint}")
         if dataclasses.is_dataclass(hints[name]):
-            values[name] = _merged(getattr(base, name), value, where, f"{path}{name}.")
+            values[name] = merged(getattr(base, name), value, where, f"{path}{name}.")
         else:
             values[name] = _typed(hints[name], value, where, path + name)
     return dataclasses.replace(base, **values)
@@ -234,14 +235,15 @@ def _typed(hint: Any, value: Any, where: str, path: str) -> Any:
         origin, args = typing.get_origin(kind), typing.get_args(kind)
         if origin is tuple and isinstance(value, list | tuple):
             return tuple(_typed(args[0], item, where, path) for item in value)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        number = isinstance(value, numbers.Real) and not isinstance(value, bool)  # NumPy's too
+        if number and kind is float:
             return float(value)
-        if kind is int and isinstance(value, float) and value.is_integer():
+        if number and kind is int and (isinstance(value, numbers.Integral) or float(value).is_integer()):
             return int(value)
         if origin is Literal:
             fits, name = value in args, ("one of " if len(args) > 1 else "") + ", ".join(args)
         else:
-            fits = isinstance(value, origin or kind) and not (kind is int and isinstance(value, bool))
+            fits = kind not in (int, float) and isinstance(value, origin or kind)
             name = f"of type {kind.__name__}"
         if fits:
             return value

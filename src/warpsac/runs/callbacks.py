@@ -145,7 +145,9 @@ def name_of(callback: Callback) -> str:
     return type(callback).__name__
 
 
-def require_callbacks(callbacks: Sequence[Any]) -> None:
+def require_callbacks(callbacks: Any) -> None:
+    if not isinstance(callbacks, Sequence):
+        raise UserError("callbacks: must be a list, also of one: callbacks=[...]")
     for one in callbacks:
         if isinstance(one, type) and issubclass(one, Callback):
             raise UserError(f"callbacks: {one.__name__} is a class: give an object of it, {one.__name__}(...)")

@@ -13,7 +13,7 @@ from typing import Any
 
 from warpsac.config.schema import PolicyStep
 from warpsac.envs.tasks import find
-from warpsac.errors import UserError
+from warpsac.errors import ConfigError, UserError
 from warpsac.runs import checkpoint, rowfiles
 from warpsac.runs.checkpoint import Arrays, Checkpoint, DamagedCheckpoint
 from warpsac.runs.run_folder import RunFolder
@@ -48,6 +48,8 @@ def load(run: RunFolder, step: PolicyStep, report: Callable[[str], None], group:
         wanted = _best_first(run, there, report)
     elif step in there:
         wanted = [step]
+    elif isinstance(step, str):
+        raise ConfigError("step", step, "must be best, last or a number")
     else:
         raise UserError(f"{run.path}: no policy of step {step}; {_nearest(step, there)}")
     for path in (path for one in wanted for path in _folders(run, one)):

@@ -40,9 +40,11 @@ def everything() -> list[Pretrained]:
 
 def located(run: Path | str) -> Path:
     """The folder that is meant: a path as it is, or that of `pretrained:NAME`."""
-    if not str(run).startswith(PRETRAINED):
+    if not str(run).startswith(PRETRAINED) and (str(run) != PRETRAINED[:-1] or Path(run).exists()):
         return Path(run)
-    name, known = str(run).removeprefix(PRETRAINED), {one.name: one for one in everything()}
+    name, known = str(run)[len(PRETRAINED) :], {one.name: one for one in everything()}
+    if not name:
+        raise UserError(f"{PRETRAINED}NAME: needs one of {', '.join(known)} (`warpsac pretrained`)")
     if name not in known:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {PRETRAINED}{near[0]}?" if near else f"there are {', '.join(known)}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from warpsac.config.loading import check_ranges
+from warpsac.config.loading import check_ranges, merged
 from warpsac.config.schema import AUTO, PolicyStep
 from warpsac.envs import modules
 from warpsac.envs.names import bring
@@ -113,12 +113,14 @@ def evaluate(
         if len(run.runs) != 1:
             raise UserError(f"evaluate takes one run, not {len(run.runs)}: evaluate(outcome.runs[0])")
         run = run.runs[0]
-    check_ranges(EvalOptions(str(run), step, arm, episodes, seed))
+    given = {"step": step, "arm": arm, "episodes": episodes, "seed": seed}
+    asked = merged(EvalOptions(str(run)), given, "evaluate")
+    check_ranges(asked)
     folder = pretrained.opened(run)
     modules.name_paths(map(str, paths))
     for note in folder.follow(None if motion is None else str(motion)):
         print(note, file=sys.stderr)
     if env is not None:
         bring(env, folder.config.task)
-    found, row = play_episodes(folder, str(run), step, arm, episodes, seed)
+    found, row = play_episodes(folder, asked.run, asked.step, asked.arm, asked.episodes, asked.seed)
     return Evaluation.of_row(row, [episode.total for episode in found], row.get("arm"))

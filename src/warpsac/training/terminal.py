@@ -120,7 +120,7 @@ class Display:
         self._step = max(self._step, step)
         now = self._clock()
         if self._live is None and now - self._spoke >= LONGEST_SILENCE:
-            (since, before), what = self._history[-1], f"step {self._step:,}/{self._total:,} | {self._phase}"
+            (since, before), what = self._history[-1], f"{self._progress()} | {self._phase}"
             known = now - since >= SHORTEST_MEASURE and self._step > before
             self._plain(f"{what} | {speed((self._step - before) / (now - since))}" if known else what)
 
@@ -197,13 +197,16 @@ class Display:
             self._console.file.write(text + "\n")
             self._console.file.flush()
 
+    def _progress(self) -> str:
+        return f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})"
+
     def _tell_last_step(self) -> None:
         if not self._live and self._step > self._told_at:
             self._plain(self._train_line())
 
     def _train_line(self) -> str:
         self._told_at = self._step
-        parts = [f"step {self._step:,}/{self._total:,} ({self._step / self._total:.1%})", self._phase]
+        parts = [self._progress(), self._phase]
         for label, key, form in (
             ("return", "episode/return", ",.1f"),
             ("success", "episode/success", "z.3f"),

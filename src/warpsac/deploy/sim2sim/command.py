@@ -62,6 +62,9 @@ def command(asked: Sim2SimOptions) -> int:
         raise UserError(f"command = {asked.command}: must be three finite numbers")
     if asked.viewer and (asked.video or asked.json):
         raise UserError("--viewer writes no video and prints no result: leave out --video and --json, or --viewer")
+    if asked.video:
+        require_mujoco()
+        prepare_to_draw()  # now: exporting what comes with the package imports MuJoCo
     with _exported(asked.policy) as file:
         return _run(asked, Policy(file))
 
@@ -86,9 +89,6 @@ def _exported(policy: str) -> Iterator[Path]:
 
 
 def _run(asked: Sim2SimOptions, policy: Policy) -> int:
-    if asked.video:
-        require_mujoco()
-        prepare_to_draw()
     robot = load_scene(policy, asked.scene, asked.motion)
     follows = robot.reference is not None
     outside = None if follows else _outside(asked.command, robot.robot)
