@@ -356,7 +356,7 @@ def _update_critic(
     obs = jnp.concatenate([views.critic(batch.obs), views.critic(batch.next_obs)])
     action = jnp.concatenate([batch.action, next_action])
 
-    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None))
+    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None), frozen=True)
     target = losses.target_distribution(
         losses.pessimistic_distribution(target_logits, support, axes.pessimism),
         reward_scale * batch.reward,
