@@ -330,10 +330,14 @@ def _update_actor(
     actor = _projected(actor, axes.projection)
     alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
     log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
+    # Numbers that much else reads: XLA for GPUs would compute them again in each kernel, and copy the old ones for it.
+    actor_moments, log_alpha, alpha_adam = jax.lax.optimization_barrier(
+        (fold_moments(learner.actor_moments, moments), log_alpha, alpha_adam)
+    )
     learner = learner._replace(
         actor=actor,
         actor_adam=actor_adam,
-        actor_moments=fold_moments(learner.actor_moments, moments),
+        actor_moments=actor_moments,
         log_alpha=log_alpha,
         alpha_adam=alpha_adam,
     )
