@@ -136,6 +136,24 @@ def test_what_a_compiled_program_starts() -> None:
     assert found == [("copy", "copy.1", 32), ("fusion", "loop_add_fusion", 48), ("fusion", "gemm_fusion_dot", 64)]
 
 
+def test_documented_kernels_are_those_of_the_results() -> None:
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    results = json.loads((FOLDER.parent / "results" / "update-kernels-h200.json").read_text())
+    for measurement in results["measurements"]:
+        for row in measurement["rows"]:
+            if row["turns"] == "all":
+                found.setdefault((row["variant"], row.get("seeds", 1)), {})[measurement["source"]] = row
+    lines = [
+        "| variant | seeds | kernels, before | now | MB read and written, before | now |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (variant, seeds), rows in found.items():
+        before, now = rows["before"], rows["after"]
+        numbers = f"{before['kernels']:g} | {now['kernels']:g} | {before['mb']:.0f} | {now['mb']:.0f}"
+        lines.append(f"| `{variant}` | {seeds} | {numbers} |")
+    assert "\n".join(lines) in (FOLDER.parent / "docs" / "performance.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "words", "line"),
     [
