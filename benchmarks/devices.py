@@ -124,12 +124,16 @@ def compiled(config: Config, devices: Sequence[Any]) -> Any:
 
 
 def h200s(count: int) -> list[Any]:
-    """So many H200 of one machine, as the compiler knows them."""
+    return gpus(H200, count)
+
+
+def gpus(target_config: Path, count: int = 1) -> list[Any]:
+    """So many GPUs of one machine, as the compiler knows them from a description of their kind."""
     from jax.experimental import topologies
 
     try:
         described: Any = topologies.get_topology_desc(
-            platform="cuda", topology_name="", target_config=H200.read_text(), topology=f"1x1x{count}"
+            platform="cuda", topology_name="", target_config=target_config.read_text(), topology=f"1x1x{count}"
         )
     except (NotImplementedError, RuntimeError) as error:
         raise UserError(

@@ -105,12 +105,62 @@ def test_auto_on_published_curves(capsys: pytest.CaptureFixture[str]) -> None:
         assert row["behind"] == {}
 
 
+COMPILED = """HloModule jit_updates, is_scheduled=true
+
+%fused_add (p.0: f32[4], p.1: f32[4]) -> f32[4] {
+  %p.0 = f32[4]{0} parameter(0)
+  %p.1 = f32[4]{0} parameter(1)
+  ROOT %add.1 = f32[4]{0} add(%p.0, %p.1)
+}
+
+%body (state: (f32[4], bf16[2,8])) -> (f32[4], bf16[2,8]) {
+  %state = (f32[4]{0}, bf16[2,8]{1,0}) parameter(0)
+  %x.2 = f32[4]{0} get-tuple-element(%state), index=0
+  %loop_add_fusion = f32[4]{0} fusion(%x.2, %x.2), kind=kLoop, calls=%fused_add, metadata={op_name="jit(updates)/add"}
+  %gemm_fusion_dot = (bf16[2,8]{1,0}, s8[16]{0}) fusion(%loop_add_fusion), kind=kCustom, calls=%fused_add
+  %y.2 = bf16[2,8]{1,0} get-tuple-element(%gemm_fusion_dot), index=0
+  ROOT %tuple.2 = (f32[4]{0}, bf16[2,8]{1,0}) tuple(%loop_add_fusion, %y.2)
+}
+
+ENTRY %main (x.1: f32[4]) -> f32[4] {
+  %x.1 = f32[4]{0} parameter(0)
+  %copy.1 = f32[4]{0} copy(%x.1)
+  ROOT %call.1 = (f32[4]{0}, bf16[2,8]{1,0}) call(%copy.1), to_apply=%body
+}
+"""
+
+
+def test_what_a_compiled_program_starts() -> None:
+    """Nothing within a fusion, what a computation that is called starts, and the bytes of operands and results."""
+    found = load("update").launched(COMPILED)
+    assert found == [("copy", "copy.1", 32), ("fusion", "loop_add_fusion", 48), ("fusion", "gemm_fusion_dot", 64)]
+
+
+def test_documented_kernels_are_those_of_the_results() -> None:
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    results = json.loads((FOLDER.parent / "results" / "update-kernels-h200.json").read_text())
+    for measurement in results["measurements"]:
+        for row in measurement["rows"]:
+            if row["turns"] == "all":
+                found.setdefault((row["variant"], row.get("seeds", 1)), {})[measurement["source"]] = row
+    lines = [
+        "| variant | seeds | kernels, before | now | MB read and written, before | now |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (variant, seeds), rows in found.items():
+        before, now = rows["before"], rows["after"]
+        numbers = f"{before['kernels']:g} | {now['kernels']:g} | {before['mb']:.0f} | {now['mb']:.0f}"
+        lines.append(f"| `{variant}` | {seeds} | {numbers} |")
+    assert "\n".join(lines) in (FOLDER.parent / "docs" / "performance.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "words", "line"),
     [
         ("host_loop", "--task nope", "unknown task 'nope'"),
         ("host_loop", "--rounds 0", "argument --rounds: must be a whole number above 0, not 0"),
         ("update", "--batches 64 two", "argument --batches: must be a whole number above 0, not two"),
+        ("update", "--target-config nope", "--target-config nope: no such file"),
         ("export", "--policy nope.onnx", "nope.onnx: no such file"),
         ("report", "--rows 50", "--evaluations 100: must be at most the 50 rows"),
         ("curves", "nope --out here", "nope: no such folder"),

@@ -74,7 +74,7 @@ def test_the_policy_delay_goes_on_across_interactions(updates_per_step: int) -> 
     for count in (1, 2, 3):
         before = driver.state.counters.updates
         driver.advance(count)
-        updates, counts = driver.state.counters.updates, driver.state.agent.sums.counts
+        updates, counts = driver.state.counters.updates, driver.state.agent.sums.named()["counts"]
         turns = sum(index % 2 == 0 for index in range(before, updates))
         assert updates - before == count * updates_per_step
         assert float(counts["loss/critic"][0]) == updates

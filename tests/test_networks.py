@@ -180,6 +180,36 @@ def plain_batch_norm(x: Any, affine: Affine, relu: bool) -> Any:
     return jax.nn.relu(y) if relu else y
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(jnp.float32, 1e-5), (jnp.bfloat16, 2e-2)])
+@pytest.mark.parametrize("offset", [0.0, 50.0])
+def test_a_norm_with_nothing_but_its_result_is_the_plain_one(dtype: Any, tolerance: float, offset: float) -> None:
+    rng = np.random.default_rng(4)
+    x = jnp.asarray(rng.normal(offset, 2.0, (3, 5, 64)), dtype)  # three members
+    affine = Affine(*(jnp.asarray(rng.normal(0.5, 1.0, (3, 5)), jnp.float32) for _ in range(2)))
+    found = quick.jit(jax.vmap(networks._normalize_once))(x, affine)
+    assert found.dtype == dtype
+    exact = x.astype(jnp.float32)
+    wanted = jnp.stack([plain_batch_norm(exact[c], Affine(affine.scale[c], affine.bias[c]), True) for c in range(3)])
+    close(found.astype(jnp.float32), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_frozen_critics_are_the_same_on_a_gpu_and_here(monkeypatch: pytest.MonkeyPatch, members: int) -> None:
+    critic, (obs, action) = scrambled(make_critic(members, blocks=2)[0]), inputs()
+
+    def logits(frozen: bool) -> Any:
+        number = networks.FORMATS["float32"]
+        return quick.jit(lambda *given: networks.critic_apply(*given, number, slice(8, None), frozen)[0])(
+            critic, obs, action, None
+        )
+
+    wanted = logits(False)
+    np.testing.assert_array_equal(logits(True), wanted)
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *given, cpu, default: default(*given))  # a GPU's part
+    close(logits(True), wanted)
+    assert np.abs(logits(True) - wanted).max() > 0  # it is another way to the same numbers
+
+
 @pytest.mark.parametrize("relu", [False, True])
 def test_batch_norm_gradient_is_that_of_the_plain_formula(relu: bool) -> None:
     rng = np.random.default_rng(4)

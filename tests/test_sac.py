@@ -15,7 +15,7 @@ import scipy.stats
 import products
 import quick
 import slow_learner
-from warpsac.agents.algorithm import RewardScale, stacked
+from warpsac.agents.algorithm import MetricSums, RewardScale, add_metrics, mean_rows, stacked, zero_sums
 from warpsac.agents.networks import critic_apply
 from warpsac.agents.sac import algorithm as algorithms
 from warpsac.agents.sac import learner as sac
@@ -429,6 +429,21 @@ def make_algorithm(seeds: tuple[int, ...], **settings: Any) -> Sac:
     return Sac.of(config, SYMMETRIC, action_dim=2, faulty_steps=True)
 
 
+def test_metrics_are_summed_by_name() -> None:
+    """The first seed's and the second's; what is never measured has no mean."""
+    sums = zero_sums(("loss", "entropy", "never"), seeds=2)
+    for loss in ([1.0, 2.0], [3.0, 5.0]):
+        sums = add_metrics(sums, {"loss": jnp.asarray(loss)})
+    sums = add_metrics(sums, {"entropy": jnp.asarray([7.0, 8.0])})
+    named = jax.tree.map(lambda array: array.tolist(), sums.named())
+    assert named["totals"] == {"entropy": [7.0, 8.0], "loss": [4.0, 7.0], "never": [0.0, 0.0]}
+    assert named["counts"] == {"entropy": [1.0, 1.0], "loss": [2.0, 2.0], "never": [0.0, 0.0]}
+    assert mean_rows(sums, 2) == [{"entropy": 7.0, "loss": 2.0}, {"entropy": 8.0, "loss": 3.5}]
+    again = MetricSums.of(sums.named())
+    assert again.names == sums.names
+    jax.tree.map(np.testing.assert_array_equal, again, sums)
+
+
 def test_a_seed_learns_the_same_next_to_others() -> None:
     def train(seeds: tuple[int, ...]) -> Learner:
         algorithm = make_algorithm(seeds)
@@ -439,7 +454,7 @@ def test_a_seed_learns_the_same_next_to_others() -> None:
         for i in range(20):
             batch = stacked([random_batch(actor, seed=100 * seed + i) for seed in seeds])
             learner, sums = step(learner, batch, scale, sums, keys, actor_turn=i % 2 == 0)
-        counts = {name: count.tolist() for name, count in sums.counts.items()}
+        counts = {name: count.tolist() for name, count in sums.named()["counts"].items()}
         assert counts["loss/critic"] == [20] * len(seeds)
         assert counts["loss/actor"] == [10] * len(seeds)
         return learner
@@ -519,5 +534,5 @@ def test_a_round_in_a_loop_learns_what_the_unrolled_one_does(monkeypatch: pytest
     assert_trees_close(looped, unrolled, rtol=1e-5, atol=1e-6)
     learner, _, sums = looped
     assert learner.updates.tolist() == [26, 26]
-    assert sums.counts["loss/critic"].tolist() == [5, 5]
-    assert sums.counts["loss/actor"].tolist() == [2, 2]  # updates 22 and 24
+    assert sums.named()["counts"]["loss/critic"].tolist() == [5, 5]
+    assert sums.named()["counts"]["loss/actor"].tolist() == [2, 2]  # updates 22 and 24

@@ -91,7 +91,7 @@ def test_the_update_in_pytorch_is_the_same(variant: str) -> None:
         for ours, theirs in zip(jax.tree.leaves(moments), [part for pair in own for part in pair], strict=True):
             np.testing.assert_allclose(theirs, ours[0], atol=2e-5)
     np.testing.assert_allclose(twin.log_alpha.item(), learner.log_alpha[0], atol=1e-6)
-    np.testing.assert_allclose(losses, sums.totals["loss/critic"][0], rtol=1e-5)
+    np.testing.assert_allclose(losses, sums.named()["totals"]["loss/critic"][0], rtol=1e-5)
 
 
 def take_first(tree: Any) -> Any:

@@ -11,6 +11,7 @@ is fold_in(stream of s, k). So a resumed run, or a seed trained next to others, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -138,30 +139,44 @@ def merged_moments(mean: Array, var: Array, count: Array, samples: Array) -> tup
 # --- metrics, summed on the device until a row is due
 
 
-class MetricSums(NamedTuple):
-    totals: dict[str, Array]  # float32 [S]
-    counts: dict[str, Array]  # float32 [S]
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MetricSums:
+    """All metrics in two arrays: each of its own, a GPU would start some twenty kernels for one number each."""
+
+    names: tuple[str, ...] = field(metadata={"static": True})
+    totals: Array  # float32 [S, metrics]
+    counts: Array  # float32 [S, metrics]
+
+    def named(self) -> dict[str, dict[str, Array]]:
+        """As a checkpoint keeps them, [S] each."""
+        arrays = {"totals": self.totals, "counts": self.counts}
+        return {kind: {name: array[:, i] for i, name in enumerate(self.names)} for kind, array in arrays.items()}
+
+    @classmethod
+    def of(cls, named: Mapping[str, Mapping[str, Array]]) -> MetricSums:
+        names = tuple(sorted(named["totals"]))
+        return cls(names, *(jnp.stack([named[kind][name] for name in names], 1) for kind in ("totals", "counts")))
 
 
 def zero_sums(names: Iterable[str], seeds: int) -> MetricSums:
-    def zeros() -> dict[str, Array]:
-        return {name: jnp.zeros(seeds, jnp.float32) for name in names}
-
-    return MetricSums(zeros(), zeros())
+    names = tuple(sorted(names))
+    return MetricSums(names, *(jnp.zeros((seeds, len(names)), jnp.float32) for _ in range(2)))
 
 
 def add_metrics(sums: MetricSums, metrics: Mapping[str, Array]) -> MetricSums:
-    return MetricSums(
-        {name: total + metrics[name] if name in metrics else total for name, total in sums.totals.items()},
-        {name: count + (name in metrics) for name, count in sums.counts.items()},
-    )
+    nothing = jnp.zeros_like(sums.totals[:, 0])
+    values = jnp.stack([metrics.get(name, nothing) for name in sums.names], 1)
+    measured = jnp.stack([nothing + (name in metrics) for name in sums.names], 1)
+    return replace(sums, totals=sums.totals + values, counts=sums.counts + measured)
 
 
 def mean_rows(sums: MetricSums, seeds: int) -> list[dict[str, float]]:
     """The means of each seed, from sums that were fetched; what was never measured is absent."""
-    total, count = sums
+    totals, counts = sums.totals, sums.counts
     return [
-        {name: float(total[name][s] / count[name][s]) for name in total if count[name][s] > 0} for s in range(seeds)
+        {name: float(totals[s, i] / counts[s, i]) for i, name in enumerate(sums.names) if counts[s, i] > 0}
+        for s in range(seeds)
     ]
 
 

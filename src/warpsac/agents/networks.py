@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Layout, with_layout_constraint
 
 from warpsac.types import Array
 
@@ -256,16 +257,38 @@ def _normalize_batch_backward(relu: bool, axis: str | None, saved: Any, cotangen
 _normalize_batch.defvjp(_normalize_batch_forward, _normalize_batch_backward)
 
 
+def _normalize_once(x: Array, affine: Affine) -> Array:
+    """BatchNorm of [features, rows] by the batch's moments, and ReLU, where nothing but the result is needed.
+
+    XLA for GPUs makes one kernel of it, which reads each feature once, if its rows lie next to each other in memory and
+    the variance is the mean of squares around the mean. With the moments as results there are three.
+    """
+    wide = with_layout_constraint(x, Layout((0, 1))).astype(jnp.float32)
+    centred = wide - wide.mean(1)[:, None]
+    inverse = jax.lax.rsqrt(jnp.square(centred).mean(1) + BATCH_NORM_EPS)
+    y = centred * (inverse * affine.scale)[:, None] + affine.bias[:, None]
+    return jnp.maximum(y, 0.0).astype(x.dtype)
+
+
 def batch_norm(
-    x: Array, affine: Affine, running: Moments | None, relu: bool = False, axis: str | None = None
+    x: Array,
+    affine: Affine,
+    running: Moments | None,
+    relu: bool = False,
+    axis: str | None = None,
+    frozen: bool = False,
 ) -> tuple[Array, Moments]:
     """BatchNorm of [features, rows] over the rows, then ReLU if asked: one law for the two modes.
 
     Normalises with the batch's moments if `running` is None, else with those; returns the result and the
-    moments that were used.
+    moments that were used. `frozen`: the caller needs neither gradients nor moments.
     """
     if running is None:
-        return _normalize_batch(x, affine, relu, axis)
+        y, moments = _normalize_batch(x, affine, relu, axis)
+        if frozen and relu and axis is None:
+            once = lambda x, affine, _: _normalize_once(x, affine)
+            y = jax.lax.platform_dependent(x, affine, y, cpu=lambda x, affine, y: y, default=once)
+        return y, moments
     inverse = jax.lax.rsqrt(running.var + BATCH_NORM_EPS)
     return _standardize(x, running.mean, inverse, affine, relu), running
 
@@ -313,15 +336,17 @@ def _linear(kernel: Array, x: Array, number: Format) -> Array:
     return _product(kernel.astype(number.dtype), x, number.precision)
 
 
-def trunk_apply(trunk: Trunk, x: Array, running: TrunkMoments | None, number: Format) -> tuple[Array, TrunkMoments]:
+def trunk_apply(
+    trunk: Trunk, x: Array, running: TrunkMoments | None, number: Format, frozen: bool = False
+) -> tuple[Array, TrunkMoments]:
     """Features [width, rows] before the RMSNorm for inputs [rows, inputs], and the moments used."""
     y, moments_in = batch_norm(x.astype(jnp.float32).T, trunk.norm_in, running and running.norm_in, axis=number.axis)
     h = _linear(trunk.w_in, y.astype(number.dtype), number)
     pairs = []
     for i, block in enumerate(trunk.blocks):
         before = running.blocks[i] if running else (None, None)
-        y, moments1 = batch_norm(_linear(block.w1, h, number), block.norm1, before[0], True, number.axis)
-        y, moments2 = batch_norm(_linear(block.w2, y, number), block.norm2, before[1], True, number.axis)
+        y, moments1 = batch_norm(_linear(block.w1, h, number), block.norm1, before[0], True, number.axis, frozen)
+        y, moments2 = batch_norm(_linear(block.w2, y, number), block.norm2, before[1], True, number.axis, frozen)
         h = h + y
         pairs.append((moments1, moments2))
     return h, TrunkMoments(moments_in, tuple(pairs))
@@ -351,12 +376,13 @@ def critic_apply(
     running: TrunkMoments | None,
     number: Format,
     rows: slice = slice(None),
+    frozen: bool = False,
 ) -> tuple[Array, TrunkMoments]:
-    """Logits [C, rows, atoms] of all members for the given rows of the batch."""
+    """Logits [C, rows, atoms] of all members for the given rows of the batch; `frozen`: nothing else is needed."""
     x = jnp.concatenate([obs, action], axis=-1)
 
     def member(network: Network, stats: TrunkMoments | None) -> tuple[Array, TrunkMoments]:
-        features, moments = trunk_apply(network.trunk, x, stats, number)
+        features, moments = trunk_apply(network.trunk, x, stats, number, frozen)
         return head_apply(network, features[:, rows], number), moments
 
     return jax.vmap(member)(critic, running)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents.algorithm import AgentState, Algorithm, stacked
+from warpsac.agents.algorithm import AgentState, Algorithm, MetricSums, stacked
 from warpsac.config.schema import Config
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
@@ -160,7 +160,7 @@ def _arrays_of(memory: Any) -> Any:
 def agent_groups(algorithm: Algorithm, agent: AgentState, with_memory: bool) -> list[Groups]:
     """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed. Of
     several processes: the parts that this one has."""
-    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
+    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums.named()}
     policies = algorithm.policies(agent.learner, agent.scale)
     trees = fetched(policies | {"learner": agent.learner, "interaction": carried})
     parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
@@ -220,7 +220,7 @@ def restored_agent(
     processes: from the part that one of them has."""
     ring = None if algorithm.ring is None else algorithm.ring.part(several)
     learner = joined(agent.learner, [part["learner"] for part in parts], where)
-    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
+    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": algorithm.empty_sums().named()}
     carried = joined(carried, [part["interaction"] for part in parts], where)
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):
@@ -231,7 +231,7 @@ def restored_agent(
             memory = jax.tree.map(jnp.asarray, saved)
         else:
             memory = jax.tree.map(_beside, memory, saved)
-    return AgentState(learner, carried["exploration"], memory, carried["scale"], carried["sums"])
+    return AgentState(learner, carried["exploration"], memory, carried["scale"], MetricSums.of(carried["sums"]))
 
 
 def own_part_of(groups: Groups, algorithm: Algorithm, axes: Axes, where: str) -> Groups:

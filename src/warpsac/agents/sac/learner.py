@@ -366,10 +366,14 @@ def _update_actor(
     actor, step_sizes, caps = _within_norms(agent, axes, learner, "actor", actor, rate)
     alpha_gradient = losses.temperature_gradient(learner.log_alpha, entropy, agent.entropy_target)
     log_alpha, alpha_adam = _descend(learner.log_alpha, alpha_gradient, learner.alpha_adam, rate)
+    # Numbers that much else reads: XLA for GPUs would compute them again in each kernel, and copy the old ones for it.
+    actor_moments, log_alpha, alpha_adam = jax.lax.optimization_barrier(
+        (fold_moments(learner.actor_moments, moments), log_alpha, alpha_adam)
+    )
     learner = learner._replace(
         actor=actor,
         actor_adam=actor_adam,
-        actor_moments=fold_moments(learner.actor_moments, moments),
+        actor_moments=actor_moments,
         log_alpha=log_alpha,
         alpha_adam=alpha_adam,
         step_sizes=step_sizes,
@@ -393,7 +397,7 @@ def _update_critic(
     obs = jnp.concatenate([views.critic(batch.obs), views.critic(batch.next_obs)])
     action = jnp.concatenate([batch.action, next_action])
 
-    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None))
+    target_logits, _ = critic_apply(learner.target, obs, action, None, agent.number, slice(size, None), frozen=True)
     target = losses.target_distribution(
         losses.pessimistic_distribution(target_logits, support, axes.pessimism),
         reward_scale * batch.reward,

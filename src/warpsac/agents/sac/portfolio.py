@@ -348,7 +348,7 @@ class Portfolio(Sac):
         shares = jax.vmap(self._shares)(leaning)
         found = jax.device_get((scale.choice, returns, episodes, shares, sums))
         choice, returns, episodes, shares, sums = found
-        picked = jax.tree.map(lambda values: np.take_along_axis(values, choice[:, None], 1)[:, 0], sums)
+        picked = jax.tree.map(lambda values: np.take_along_axis(values, choice[:, None, None], 2)[..., 0], sums)
         rows = super().metrics(memory, scale.scale, picked)
         for s, row in enumerate(rows):
             row["auto/choice"] = int(choice[s])
