@@ -165,10 +165,11 @@ def zero_sums(names: Iterable[str], seeds: int) -> MetricSums:
 
 
 def add_metrics(sums: MetricSums, metrics: Mapping[str, Array]) -> MetricSums:
-    nothing = jnp.zeros_like(sums.totals[:, 0])
-    values = jnp.stack([metrics.get(name, nothing) for name in sums.names], 1)
-    measured = jnp.stack([nothing + (name in metrics) for name in sums.names], 1)
-    return replace(sums, totals=sums.totals + values, counts=sums.counts + measured)
+    # Each is added before all are joined: in another order XLA rounds otherwise, and rows of a seed change.
+    before = sums.named()
+    totals = [total + metrics[name] if name in metrics else total for name, total in before["totals"].items()]
+    counts = [count + (name in metrics) for name, count in before["counts"].items()]
+    return replace(sums, totals=jnp.stack(totals, 1), counts=jnp.stack(counts, 1))
 
 
 def mean_rows(sums: MetricSums, seeds: int) -> list[dict[str, float]]:
