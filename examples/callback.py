@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from warpsac.runs.callbacks import Callback, RunView
+from warpsac import Callback
+from warpsac.runs.callbacks import RunView
 
 
 class StopWhenGood(Callback):

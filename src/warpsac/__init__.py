@@ -14,13 +14,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from warpsac.runs.callbacks import Callback
     from warpsac.training.api import evaluate, load_policy, resume, train
 
-__all__ = ["evaluate", "load_policy", "resume", "train"]
+__all__ = ["Callback", "evaluate", "load_policy", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Import JAX only when it is needed: reading run folders works without it."""
+    if name == "Callback":
+        from warpsac.runs.callbacks import Callback
+
+        return Callback
     if name in __all__:
         from warpsac.training import api
 
