@@ -163,18 +163,20 @@ def test_half_made_folders_are_made_again(tmp_path: Path) -> None:
 
 
 def test_plan_grows_and_shows_what_is_missing(tmp_path: Path) -> None:
+    bench = tmp_path / "bench"
+    bench.mkdir()
     one, other = cell_of(seeds=(1, 2)), cell_of(seeds=(3,), task="dog-walk", learner={"blocks": 1})
-    write_plan(tmp_path, [Planned(one.name, one.config)])
-    write_plan(tmp_path, [Planned(other.name, other.config), Planned(one.name, cell_of(seeds=(2, 4)).config)])
-    plan = {cell.name: cell.config.seeds for cell in read_plan(tmp_path)}
+    write_plan(bench, [Planned(one.name, one.config)])
+    write_plan(bench, [Planned(other.name, other.config), Planned(one.name, cell_of(seeds=(2, 4)).config)])
+    plan = {cell.name: cell.config.seeds for cell in read_plan(bench)}
     assert plan == {"dog-run-warpsac-l": (2, 4, 1), "dog-walk-warpsac-l": (3,)}
-    leave(tmp_path, one, 2, HALF, ())  # interrupted is not missing
-    found = collect([tmp_path])
+    leave(bench, one, 2, HALF, ())  # interrupted is not missing
+    found = collect([bench])
     small = Group("warpsac-l", (("learner.actor_blocks", "1"), ("learner.critic_blocks", "1")))
     missing = {Missing("dog-run", Group("warpsac-l"), (1, 4)), Missing("dog-walk", small, (3,))}
+    assert set(find_missing(found, find_plans([bench])[0])) == missing
     assert set(find_missing(found, find_plans([tmp_path])[0])) == missing
-    assert set(find_missing(found, find_plans([tmp_path.parent])[0])) == missing
-    assert find_missing(found, find_plans([tmp_path / one.name])[0]) == []
+    assert find_missing(found, find_plans([bench / one.name])[0]) == []
 
 
 def test_report_on_a_bench_counts_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

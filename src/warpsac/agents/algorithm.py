@@ -145,18 +145,18 @@ class MetricSums:
     """All metrics in two arrays: each of its own, a GPU would start some twenty kernels for one number each."""
 
     names: tuple[str, ...] = field(metadata={"static": True})
-    totals: Array  # float32 [S, metrics]
-    counts: Array  # float32 [S, metrics]
+    totals: Array  # float32 [S, metrics], of several learners [S, K, metrics]
+    counts: Array  # likewise
 
     def named(self) -> dict[str, dict[str, Array]]:
-        """As a checkpoint keeps them, [S] each."""
+        """As a checkpoint keeps them, [S] or [S, K] each."""
         arrays = {"totals": self.totals, "counts": self.counts}
-        return {kind: {name: array[:, i] for i, name in enumerate(self.names)} for kind, array in arrays.items()}
+        return {kind: {name: array[..., i] for i, name in enumerate(self.names)} for kind, array in arrays.items()}
 
     @classmethod
     def of(cls, named: Mapping[str, Mapping[str, Array]]) -> MetricSums:
         names = tuple(sorted(named["totals"]))
-        return cls(names, *(jnp.stack([named[kind][name] for name in names], 1) for kind in ("totals", "counts")))
+        return cls(names, *(jnp.stack([named[kind][name] for name in names], -1) for kind in ("totals", "counts")))
 
 
 def zero_sums(names: Iterable[str], seeds: int) -> MetricSums:
@@ -169,7 +169,7 @@ def add_metrics(sums: MetricSums, metrics: Mapping[str, Array]) -> MetricSums:
     before = sums.named()
     totals = [total + metrics[name] if name in metrics else total for name, total in before["totals"].items()]
     counts = [count + (name in metrics) for name, count in before["counts"].items()]
-    return replace(sums, totals=jnp.stack(totals, 1), counts=jnp.stack(counts, 1))
+    return replace(sums, totals=jnp.stack(totals, -1), counts=jnp.stack(counts, -1))
 
 
 def mean_rows(sums: MetricSums, seeds: int) -> list[dict[str, float]]:

@@ -267,7 +267,7 @@ class FusedDriver(Driver):
             "interaction": processes.interaction_axes(agent, envs),
             "env": processes.env_axes(self.state.simulator, envs),
             "episodes": processes.env_axes(self.state.episodes, envs) | {"obs": 0},
-            "replay": processes.REPLAY_AXES,
+            "replay": processes.replay_axes(agent.memory),
         }
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:

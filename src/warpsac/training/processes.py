@@ -360,7 +360,10 @@ def leaf_name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/") or "value"
 
 
-REPLAY_AXES = {name: max(axis - 1, 0) for name, axis in PARTS._asdict().items() if axis is not None}  # of one seed
+def replay_axes(ring: Ring) -> dict[str, int]:
+    """Of one seed's part of a ring."""
+    parts = PARTS._asdict().items()
+    return {name: max(axis - 1, 0) for name, axis in parts if axis is not None and getattr(ring, name) is not None}
 
 
 def own_groups(groups: Mapping[str, Mapping[str, np.ndarray]], axes: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:

@@ -160,9 +160,10 @@ def _arrays_of(memory: Any) -> Any:
 def agent_groups(algorithm: Algorithm, agent: AgentState, with_memory: bool) -> list[Groups]:
     """Each seed's arrays, with its replay if there is one to save; everything is fetched once, not seed by seed. Of
     several processes: the parts that this one has."""
-    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums.named()}
+    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": agent.sums}
     policies = algorithm.policies(agent.learner, agent.scale)
     trees = fetched(policies | {"learner": agent.learner, "interaction": carried})
+    trees["interaction"]["sums"] = trees["interaction"]["sums"].named()
     parts = [{name: of_seed(tree, s) for name, tree in trees.items()} for s in range(algorithm.seeds)]
     ring = algorithm.ring if with_memory else None
     if ring is not None:
@@ -220,7 +221,8 @@ def restored_agent(
     processes: from the part that one of them has."""
     ring = None if algorithm.ring is None else algorithm.ring.part(several)
     learner = joined(agent.learner, [part["learner"] for part in parts], where)
-    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": algorithm.empty_sums().named()}
+    sums = jax.eval_shape(lambda: algorithm.empty_sums().named())
+    carried = {"exploration": agent.exploration, "scale": agent.scale, "sums": sums}
     carried = joined(carried, [part["interaction"] for part in parts], where)
     memory = agent.memory
     if ring is not None and all("replay" in part for part in parts):

@@ -273,7 +273,7 @@ class SteppedDriver(Driver):
             "interaction": processes.interaction_axes(agent, envs),
             "episodes": processes.env_axes(self.state.episodes, envs),
             "curriculum": self.simulators.curriculum_axes,
-            "replay": processes.REPLAY_AXES,
+            "replay": processes.replay_axes(agent.memory),
         }
 
     def snapshot(self, with_memory: bool, with_simulator: bool) -> list[Groups]:

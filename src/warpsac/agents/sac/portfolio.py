@@ -177,7 +177,7 @@ class Portfolio(Sac):
         return standing._replace(owner=self._owners(standing.episode, self._shares(standing.leaning)))
 
     def empty_sums(self) -> MetricSums:
-        return jax.tree.map(lambda zeros: jnp.zeros((*zeros.shape, len(self.arms)), zeros.dtype), super().empty_sums())
+        return jax.tree.map(lambda zeros: jnp.stack([zeros] * len(self.arms), 1), super().empty_sums())
 
     # --- who acts
 
@@ -348,7 +348,7 @@ class Portfolio(Sac):
         shares = jax.vmap(self._shares)(leaning)
         found = jax.device_get((scale.choice, returns, episodes, shares, sums))
         choice, returns, episodes, shares, sums = found
-        picked = jax.tree.map(lambda values: np.take_along_axis(values, choice[:, None, None], 2)[..., 0], sums)
+        picked = jax.tree.map(lambda values: np.take_along_axis(values, choice[:, None, None], 1)[:, 0], sums)
         rows = super().metrics(memory, scale.scale, picked)
         for s, row in enumerate(rows):
             row["auto/choice"] = int(choice[s])
