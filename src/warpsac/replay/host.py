@@ -76,14 +76,13 @@ class HostRing:
         batch_size: int,
         gamma: float,
         sampler: Sampler = "exact",
-        own: Own | None = None,
+        own: Own = own_steps.NONE,
     ) -> Batch:
         if keys.devices() != {_host_device()}:
             keys = jax.device_put(keys, _host_device())
-        own = own if own is not None and own.rows else None
-        program = _index_program(law, self.spec.num_envs, own.draws(batch_size) if own else batch_size, sampler)
+        program = _index_program(law, self.spec.num_envs, own.draws(batch_size), sampler)
         age, env = map(np.asarray, program(keys, self.available_ages()))
-        if own:
+        if own.rows:
             age, env = own_steps.chosen(self.state, self.spec, age, env, own, np)
         return self.gather(age, env, gamma)
 

@@ -37,6 +37,9 @@ class Own(NamedTuple):
         return size + (TRIES - 1) * self.rows
 
 
+NONE = Own(0, 0)  # all rows are drawn from the steps of all learners
+
+
 def order(size: int, rows: int) -> np.ndarray:
     """Where each row of a minibatch comes from, with the own ones last: they are spread evenly over it.
 

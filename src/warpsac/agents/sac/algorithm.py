@@ -432,7 +432,7 @@ class Sac:
         seed: int,
         updates: int,
         stored: int,
-        own: Own = Own(0, 0),  # noqa: B008 (a constant)
+        own: Own = own_steps.NONE,
     ) -> dict[str, np.ndarray]:
         """The minibatch of an update, as replay holds it: without left and right swapped in half. Empty if it was drawn
         on several devices.
