@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from warpsac.bench import local, suite, worker
 from warpsac.bench.board import Board, Row, summarise, table_of
 from warpsac.bench.command import BenchOptions, command, load_suite
 from warpsac.bench.local import Gpu, Slot, make_slots, parse_gpus
-from warpsac.bench.on_ray import ChangeReader, write_changes
+from warpsac.bench.on_ray import ChangedFiles, ChangeReader, write_changes
 from warpsac.bench.scheduler import Job, Scheduler
 from warpsac.bench.state import RunState, folder_of, require_as_planned, state_of, states_in, states_of
 from warpsac.bench.worker import parts_of
@@ -551,6 +552,24 @@ def test_a_long_table_shows_first_what_runs(tmp_path: Path) -> None:
 
 
 # --- files between machines
+
+
+def test_a_folder_that_vanishes_while_it_is_read_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, removed, temporary = tmp_path / "kept", tmp_path / "removed", tmp_path / ".tmp-1"
+    for folder in (kept, removed, temporary):
+        folder.mkdir()
+        (folder / "file").write_text("text")
+    scandir = os.scandir
+
+    def scanned(path: Any) -> Any:
+        if Path(path) != tmp_path:  # the top was listed: now a checkpoint is finished and another one is removed
+            monkeypatch.undo()
+            shutil.rmtree(removed)
+            shutil.rmtree(temporary)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    assert ChangeReader(tmp_path).read() == ChangedFiles({"kept/file": b"text"}, frozenset({"kept/file"}))
 
 
 def test_only_changed_files_are_sent(tmp_path: Path) -> None:

@@ -56,10 +56,8 @@ class ChangeReader:
     def read(self) -> ChangedFiles:
         content: dict[str, bytes] = {}
         present: set[str] = set()
-        for path in sorted(self._folder.rglob("*"), key=lambda path: CHECKPOINTS not in path.parts):
+        for path in sorted(_shown_files(self._folder), key=lambda path: CHECKPOINTS not in path.parts):
             name = path.relative_to(self._folder)
-            if any(part.startswith(".") for part in name.parts):
-                continue  # locks and temporary files
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # an old checkpoint may be just removed
                 if not path.is_file():
                     continue
@@ -70,6 +68,13 @@ class ChangeReader:
                     self._known[name.as_posix()] = mark
                 present.add(name.as_posix())
         return ChangedFiles(content, frozenset(present))
+
+
+def _shown_files(folder: Path) -> Iterator[Path]:
+    """All files below a folder but locks and temporary ones. What vanishes meanwhile is left out: `rglob` would fail."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(place, name) for name in files if not name.startswith("."))
 
 
 def write_changes(changes: ChangedFiles, folder: Path) -> None:
