@@ -1,13 +1,15 @@
-"""What the benchmarks share: whole numbers as arguments, a line for a user's mistake, how a report is printed, and a
-fused driver without a run."""
+"""What the benchmarks share: whole numbers as arguments, a line for a user's mistake, how a report is printed, empty
+caches for a process, and a fused driver without a run."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpsac.errors import UserError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from warpsac.config.schema import Config
     from warpsac.envs.contract import JaxEnv
     from warpsac.training.fused import FusedDriver
+
+OWN_CACHES = ("JAX_COMPILATION_CACHE_DIR", "WARP_CACHE_PATH")
 
 
 def command_line(
@@ -55,6 +59,16 @@ def show(report: Mapping[str, Any], as_json: bool) -> None:
         return
     for name, value in report.items():
         print(f"{name:24} {value}")
+
+
+def with_caches(folder: Path) -> dict[str, str]:
+    """The environment of a process that keeps what it compiles in this folder alone, be it empty.
+
+    JAX (`devices.use_compilation_cache`) and Warp follow XDG_CACHE_HOME where no variable of their own names another
+    place; CUDA's driver has its own.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in OWN_CACHES}
+    return kept | {"XDG_CACHE_HOME": str(folder), "CUDA_CACHE_PATH": str(folder / "cuda")}
 
 
 def fused_driver(config: Config, env: JaxEnv, evaluation_env: JaxEnv | None = None) -> FusedDriver:

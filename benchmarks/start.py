@@ -36,7 +36,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import as_command, command_line, positive
+from common import as_command, command_line, positive, with_caches
 
 DEMO = ["InvertedDoublePendulum-v5", "--profile", "demo"]
 BEGAN, REPORT = "WARPSAC_START_BEGAN", "WARPSAC_START_REPORT"
@@ -134,10 +134,10 @@ def started(words: list[str], cache: Path, source: Path | None) -> dict[str, Any
     """One start, with this cache."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        settings = {BEGAN: str(time.time()), REPORT: str(report), "XDG_CACHE_HOME": str(cache)}
+        settings = {BEGAN: str(time.time()), REPORT: str(report)}
         settings |= {"PYTHONPATH": str(source)} if source else {}
         command = [sys.executable, __file__, "--", *words, "--out", folder]
-        done = subprocess.run(command, env=os.environ | settings, stdout=subprocess.DEVNULL, check=False)
+        done = subprocess.run(command, env=with_caches(cache) | settings, stdout=subprocess.DEVNULL, check=False)
         if not report.exists():
             raise SystemExit(done.returncode or 1)
         return dict(json.loads(report.read_text()))

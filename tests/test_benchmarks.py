@@ -1,4 +1,4 @@
-"""The benchmarks of the loops and of PPO, at a tiny size: what they print adds up."""
+"""The benchmarks of the loops, of PPO and of the clock, at a tiny size: what they print adds up."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from common import as_command
 from runs import tiny
 from warpsac.envs import published
+from warpsac.runs.rowfiles import read_evaluations
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
@@ -154,6 +155,74 @@ def test_documented_kernels_are_those_of_the_results() -> None:
     assert "\n".join(lines) in (FOLDER.parent / "docs" / "performance.md").read_text()
 
 
+# A run of 90 interactions, evaluated at steps 120, 240 and 270.
+POINT = (
+    "probe-point --total-steps 270 --learning-starts 60 --env.num-envs 3 --env.workers 0 --replay.capacity 150 "
+    "--replay.batch-size 16 --learner.actor-width 8 --learner.critic-width 8 --learner.blocks 1 --learner.expansion 2 "
+    "--learner.atoms 21 --eval.every 120 --eval.no-at-start --eval.episodes 2 --log.every 7 --log.no-tensorboard"
+)
+
+
+def test_the_clock_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"--json --reach -1000 1e9 --caches warm --seeds 3 --out {tmp_path} -- {POINT}"
+    load("clock").main(words.split())
+    report = json.loads(capsys.readouterr().out)
+    assert report["command"] == f"warpsac train {POINT}"
+    assert (report["episodes"], report["accelerators"]) == (2, ["cpu"])
+    (run,) = report["runs"]
+    rows = read_evaluations(tmp_path / "seed3-warm")
+    assert [row["step"] for row in rows] == [120, 240, 270]  # none at step 0
+    assert (run["seed"], run["caches"], run["ended"]) == (3, "warm", "finished")
+    assert list(run["reached"]) == ["-1000"]  # what was not reached is not there
+    first = run["reached"]["-1000"]
+    assert (first["step"], first["return"]) == (120, rows[0]["return_mean"])
+    assert run["last"] == {"step": 270, "return": rows[-1]["return_mean"]}
+    assert max(rows[0]["seconds"], run["first_learning_row"]) <= first["seconds"] + 0.1 <= run["total"] + 0.1
+
+
+# In the place of `warpsac train`: writes evaluations, says where its caches are, and ends as it is told to.
+STAND_IN = """
+import os, pathlib, signal, sys, time
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+run = pathlib.Path(words["--out"], words["--name"])
+run.mkdir(parents=True)
+cache = pathlib.Path(os.environ["XDG_CACHE_HOME"])
+kept = [name for name in ("JAX_COMPILATION_CACHE_DIR", "WARP_CACHE_PATH") if name in os.environ]
+print(words["--seed"], "cold" if not (cache / "kept").exists() else "warm", kept, file=sys.stderr, flush=True)
+(cache / "kept").touch()
+table = "step,return_mean,episodes\\n10,40.0,2\\n20,25.0,5\\n30,31.5,5\\n"
+(run / "new.csv").write_text(table)
+(run / "new.csv").rename(run / "evaluations.csv")
+time.sleep(ENDS)
+sys.exit(3)
+"""
+
+
+def test_the_clock_stops_a_run_and_empties_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    clock = load("clock")
+    monkeypatch.setenv("WARP_CACHE_PATH", "elsewhere")
+    monkeypatch.setattr(clock, "COMMAND", (sys.executable, "-c", STAND_IN.replace("ENDS", "60"), "task"))
+    clock.main(f"--json --reach 30 --episodes 5 --seeds 4 5 --out {tmp_path} -- probe-point".split())
+    said = capfd.readouterr()
+    reached = {"step": 30, "return": 31.5}  # 40 was the mean of two episodes
+    for run in (runs := json.loads(said.out)["runs"]):
+        del run["reached"]["30"]["seconds"]
+        assert (run["reached"], run["last"], run["ended"]) == ({"30": reached}, reached, "reached")
+        assert "first_learning_row" not in run
+    assert [(run["seed"], run["caches"]) for run in runs] == [(4, "cold"), (4, "warm"), (5, "cold"), (5, "warm")]
+    assert said.err.splitlines() == ["4 cold []", "4 warm []", "5 cold []", "5 warm []"]
+    clock.main(f"--json --reach 50 --limit 1 --caches cold --out {tmp_path / 'limit'} -- probe-point".split())
+    (run,) = json.loads(capfd.readouterr().out)["runs"]
+    assert (run["reached"], run["ended"]) == ({}, "limit")
+    monkeypatch.setattr(clock, "COMMAND", (sys.executable, "-c", STAND_IN.replace("ENDS", "0"), "task"))
+    with pytest.raises(SystemExit) as ended:
+        clock.main(f"--reach 50 --caches cold --out {tmp_path / 'fails'} -- probe-point".split())
+    assert ended.value.code == 3
+
+
 @pytest.mark.parametrize(
     ("name", "words", "line"),
     [
@@ -164,6 +233,9 @@ def test_documented_kernels_are_those_of_the_results() -> None:
         ("export", "--policy nope.onnx", "nope.onnx: no such file"),
         ("report", "--rows 50", "--evaluations 100: must be at most the 50 rows"),
         ("curves", "nope --out here", "nope: no such folder"),
+        ("clock", "--reach 1 -- nope", "unknown task 'nope'"),
+        ("clock", "--reach 1 -- probe-point --seed=3", "--seed=3: belongs before `--` (--seeds, --out)"),
+        ("clock", "--reach 1 --episodes 60 -- probe-point", "the evaluations have 50; --eval.episodes after `--`"),
         ("auto_choice", "--tasks nope", "none of these tasks of the regime 'abundant' has published curves of"),
     ],
 )

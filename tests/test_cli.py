@@ -289,6 +289,12 @@ def test_a_run_says_what_follows_the_environments(monkeypatch: pytest.MonkeyPatc
             "mjlab",
             "flashsac: as requested",
         ),
+        (
+            ["G1JoystickFlatTerrain", "--profile", "fast", "--updates-per-step=4"],
+            "warpsac-norm-off",
+            "playground-fast",
+            "that of profile playground-fast",
+        ),
         (["Mjlab-Tracking-Flat-Unitree-G1"], "warpsac-a", "tracking", "data-abundant regime (4096 environments of"),
         (["Mjlab-Tracking-Flat-Unitree-G1-No-State-Estimation"], "warpsac-a", "tracking", "data-abundant regime"),
         (["Mjlab-Tracking-Flat-Unitree-G1", "--profile", "mjlab"], "warpsac-a", "mjlab", "(1024 environments of"),
@@ -313,6 +319,9 @@ def test_invalid_settings_name_field_value_and_range(capsys: pytest.CaptureFixtu
     assert complaint("--learning-starts", "1").startswith("learning_starts = 1: must be at least (replay.n_step + 1)")
     assert complaint("--variant", "sac").startswith("variant = 'sac': must be one of warpsac-l, warpsac-a, ")
     assert complaint("--profile", "x").startswith("profile = 'x': must be one of cpu, demo, ")
+    assert complaint("--profile", "fast").endswith("not for 1 environment of your own task: leave it out")
+    motion = fails(capsys, "train", "Mjlab-Tracking-Flat-Unitree-G1", "--profile=fast")
+    assert motion == "profile = 'fast': is not for tasks that follow a motion: leave it out, for tracking"
     assert complaint("--name", "a/b") == "name = 'a/b': must be a plain folder name without '/'"
     assert complaint("--seeds", "1", "1") == "seeds = (1, 1): must not name a seed twice"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from warpsac.config.loading import from_json, override, to_json, validate
-from warpsac.config.profiles import PROFILES, TRACKING, VARIANTS, recipe_notes, resolve
+from warpsac.config.profiles import PROFILES, TRACKING, VARIANTS, recipe_notes, resolve, with_envs
 from warpsac.config.schema import Config
 from warpsac.envs import registry
 from warpsac.errors import ConfigError, UserError
@@ -32,6 +32,7 @@ TABLE: dict[str, tuple[Any, ...]] = {
     "isaaclab": (1024, FIFTY_MILLION, 100_000, 10**7, 2048, 2, 0.99, 3, 2000, "bfloat16", 1024, 1024, 2_500_000),
     "sim2real": (1024, 100_001_792, 100_000, 10**7, 2048, 2, 0.99, 3, 2000, "bfloat16", 50, 50, 2_500_000),
 }
+GPU_PROFILES = tuple(name for name in TABLE if name != "cpu")
 
 
 def at(config: Config, path: str) -> Any:
@@ -62,14 +63,75 @@ def test_profile_is_the_published_one(profile: str) -> None:
 def test_the_range_of_actions() -> None:
     """Given for unitree_rl_mjlab's robots and motions: elsewhere None, which is 1 where a simulator has no range."""
     for profile in PROFILES:
-        for algo in ("sac", "ppo"):
+        base = profile.removesuffix("-fast")
+        for algo in ("sac", "ppo") if base == profile else ("sac",):
             config, _ = resolve("task", profile=profile, regime="abundant", algo=algo)
-            assert config.env.action_limit == {"sim2real": 2.0, TRACKING: 3.0}.get(profile)
+            assert config.env.action_limit == {"sim2real": 2.0, TRACKING: 3.0}.get(base)
 
 
-def test_there_are_no_other_profiles_but_the_demo_and_motions() -> None:
-    assert set(PROFILES) == {*TABLE, "demo", TRACKING}
+def test_there_are_no_other_profiles_but_the_demo_motions_and_the_fast_ones() -> None:
+    assert set(PROFILES) == {*TABLE, "demo", TRACKING, *(f"{name}-fast" for name in GPU_PROFILES)}
     validate(PROFILES["demo"])
+
+
+@pytest.mark.parametrize("name", GPU_PROFILES)
+def test_fast_is_the_profile_of_the_family_with_more_robots(name: str) -> None:
+    """Four times the robots: four times the updates, a quarter of the interactions to decay over; all else stays."""
+    config, reason = resolve("T", regime="abundant", family=name, profile="fast")
+    assert reason == f"variant warpsac-norm-off: that of profile {name}-fast"
+    expected, _ = resolve("T", regime="abundant", family=name, variant="warpsac-norm-off")
+    changes = {
+        "env.num_envs": 4096, "updates_per_step": 8, "replay.decay_steps": 500, "eval.every": 5_000_000,
+        "eval.at_start": False, "checkpoint.every": 10_000_000, "profile": f"{name}-fast",
+    }  # fmt: skip
+    for path, value in changes.items():
+        expected = changed(path, value, expected)
+    assert validate(config) == expected
+    assert resolve("T", regime="abundant", family=name, profile=f"{name}-fast") == (config, reason)
+    assert recipe_notes(config) == [
+        f"profile {name}-fast: 4,096 environments, 8 updates an interaction: to take less time, not measured yet "
+        f"(--profile {name}: as published)"
+    ]
+
+
+def test_fast_takes_a_variant_and_a_number_of_environments() -> None:
+    fast: dict[str, Any] = {"regime": "abundant", "family": "playground", "profile": "fast"}
+    auto, reason = resolve("T", variant="auto", **fast)
+    assert (auto.variant, reason) == ("auto", "variant auto: as requested")
+    assert auto.auto.arms == ("warpsac-a", "warpsac-norm-off", "warpsac-l")
+    assert resolve("T", variant="flashsac", **fast)[0].replay.decay_steps == 0
+    fewer, _ = resolve("T", num_envs=2048, **fast)  # alone, as with the family's own profile
+    assert (fewer.env.num_envs, fewer.updates_per_step, fewer.replay.decay_steps) == (2048, 8, 500)
+    more = with_envs(resolve("T", **fast)[0], 8192)  # as `auto` does
+    assert (more.updates_per_step, more.replay.decay_steps) == (16, 250)
+    assert recipe_notes(more)[1] == (
+        "8,192 environments: 16 updates an interaction, ages decay over 250 interactions: the same for each step as "
+        "with 4,096 (--updates-per-step 8 makes fewer)"
+    )
+    for family in ("jax", "torch"):
+        assert resolve("T", family=family, profile="fast")[0].profile == "mjlab-fast"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"regime": "limited", "family": "mujoco"},
+            "profile = 'fast': is for many robots on a GPU, not for T of the mujoco family: leave it out",
+        ),
+        ({}, "profile = 'fast': is for many robots on a GPU, not for 1 environment of your own task: leave it out"),
+        ({"family": "jax", "num_envs": 8}, "not for 8 environments of your own task: leave it out"),
+        (
+            {"regime": "abundant", "family": "mjlab", "algo": "ppo"},
+            "profile = 'fast': is a recipe for algo sac: leave it out with algo ppo",
+        ),
+        ({"family": "jax", "variant": "ppo"}, "profile = 'fast': is a recipe for algo sac: leave it out with algo ppo"),
+    ],
+)
+def test_where_there_is_no_fast_profile(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        resolve("T", profile="fast", **arguments)
+    assert str(error.value).endswith(message)
 
 
 def test_motion_tracking_has_the_measured_settings() -> None:

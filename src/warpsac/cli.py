@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from warpsac.config.loading import from_json, parse, validate, whole_number
+from warpsac.config.profiles import FAST
 from warpsac.config.provenance import installed
 from warpsac.config.resumable import CHANGEABLE
 from warpsac.config.schema import (
@@ -352,6 +353,8 @@ def train_config(words: list[str]) -> tuple[Config, str]:
     task_config = registry.task_config_of(name, simulator, changes)
     config, reason = registry.defaults_of(name, count, variant, profile, algo, simulator, task_config)
     command = f"warpsac train {task or 'TASK'}"
+    if profile == FAST:  # the config says which of them it is
+        options = _without(options, "--profile")[1]
     config = parse(Config, options, command, beside=APART, default=config, description=TRAIN_HELP)
     return validate(config), reason
 

@@ -266,6 +266,8 @@ class PpoConfig:
 class EvalConfig:
     every: CountOrZero = 100_000
     """Environment steps between evaluations, the first at step 0; 0: only at the end."""
+    at_start: bool = True
+    """Evaluate at step 0 too, where nothing is learned yet; with eval.every = 0 it never is."""
     episodes: Count = 50
     """Complete episodes per evaluation."""
     num_envs: EnvCount = 1
@@ -305,7 +307,7 @@ class Config:
     variant: str = "warpsac-l"
     """Sets the three axes of the method: warpsac-l, warpsac-a, warpsac-norm-off, flashsac; auto: returns decide."""
     profile: str = "cpu"
-    """Sets the sizes of a run: cpu, demo, playground, mjlab, maniskill, isaaclab, sim2real or tracking (of motions)."""
+    """Sizes: cpu, demo, playground, mjlab, maniskill, isaaclab, sim2real, tracking; fast: in less time (unmeasured)."""
     seeds: Annotated[Seeds, tyro.conf.arg(aliases=["--seed"])] = (1,)
     """One independent run for each seed, all trained in one program."""
     simulator: str | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from warpsac.config.loading import override
-from warpsac.config.profiles import TRACKING, resolve
+from warpsac.config.profiles import FAST, TRACKING, resolve
 from warpsac.config.schema import Config, EnvConfig
 from warpsac.envs import kinds, modules, overrides
 from warpsac.envs.contract import HostEnv, JaxEnv
@@ -248,7 +248,9 @@ def defaults_of(
 ) -> tuple[Config, str]:
     """The config that a task gets by default, and the line that explains its variant."""
     target = lookup(task, simulator, task_config)
-    if profile is None and follows_motion(target):
+    if profile in (None, FAST) and follows_motion(target):
+        if profile == FAST:
+            raise ConfigError("profile", FAST, f"is not for tasks that follow a motion: leave it out, for {TRACKING}")
         profile = TRACKING
     config, reason = resolve(
         target.name, regime=target.regime, family=target.family,

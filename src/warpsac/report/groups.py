@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config.profiles import FAMILY_PROFILES, TRACKING, VARIANTS, resolve
+from warpsac.config.profiles import FAMILY_PROFILES, FAST, TRACKING, VARIANTS, resolve
 from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs.tasks import EXTRAS, Task, find
 
 # Settings that change neither what is learned nor how it is evaluated; a section stands for all its settings.
 IMMATERIAL = frozenset({
     "task", "variant", "profile", "seeds", "out", "name", "stop_at", "checkpoint", "log", "eval.every",
-    "eval.num_envs", "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults", "env.workers",
-    "env.worker_timeout", "env.impl", "devices", "envs_per_device",
+    "eval.at_start", "eval.num_envs", "replay.placement", "env.menagerie", "env.humanoidbench", "env.max_faults",
+    "env.workers", "env.worker_timeout", "env.impl", "devices", "envs_per_device",
 })  # fmt: skip
 
 # Sections and settings that only one of the algorithms has.
@@ -123,7 +123,8 @@ def scale_of(config: Config) -> Scale:
     task = find(config.task)
     if task is not None:
         return Scale(task.name, task.family, task)
-    family = "mjlab" if config.profile == TRACKING else config.profile  # others are named as their family is
+    # Others are named as their family is.
+    family = "mjlab" if config.profile == TRACKING else config.profile.removesuffix(f"-{FAST}")
     return Scale(config.task, family if family in FAMILY_PROFILES else OTHER_FAMILY, None)
 
 

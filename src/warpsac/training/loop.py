@@ -90,7 +90,7 @@ class Loop:
             self._compiling_ahead(),
             self._saving_on_faults(),
         ):
-            if self._due(config.eval.every):
+            if self._due(config.eval.every) and (self.step > 0 or config.eval.at_start):
                 self.evaluate(signals)
             # Several processes agree between two stretches: within one they would wait for each other.
             stop = functools.partial(self._stop, signals) if processes.count() == 1 else lambda: False
