@@ -11,6 +11,7 @@ import pytest
 
 from warpsac.agents.sac.algorithm import over_seeds
 from warpsac.config.schema import EnvConfig
+from warpsac.envs.jax import playground_tasks, warp_kernels
 from warpsac.envs.registry import lookup
 
 pytest.importorskip("warp")
@@ -45,7 +46,35 @@ def test_working_memory_shared_by_all_environments_is_not_part_of_the_state(warp
     assert len(state.simulator.data) + len(physics.shared) == physics.structure.num_leaves
 
 
-def test_warp_moves_like_mjx_and_seeds_side_by_side_like_alone(warp_env: Any) -> None:
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int | None]]:
+    """Modules and block sizes of all kernels that are launched from now on."""
+    import warp
+
+    seen = set()
+
+    def watched(launch: Any) -> Any:
+        def one(kernel: Any, *rest: Any, **more: Any) -> Any:
+            if np.prod(more["dim"] if "dim" in more else rest[0]) > 0:
+                seen.add((kernel.module.name, more.get("block_dim")))
+            return launch(kernel, *rest, **more)
+
+        return one
+
+    for name in ("launch", "launch_tiled"):
+        monkeypatch.setattr(warp, name, watched(getattr(warp, name)))
+    return seen
+
+
+def test_kernels_that_cannot_be_foreseen_are_compiled_where_they_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warp_kernels, "needed", lambda *_: 1 / 0)
+    env = playground_tasks.load("CartpoleBalance", EnvConfig(num_envs=1, impl="warp"), "warp")
+    warp_kernels.load_in_time(env)()
+
+
+def test_warp_moves_like_mjx_with_the_kernels_foreseen_and_seeds_side_by_side_like_alone(
+    warp_env: Any, launched: set[tuple[str, int | None]]
+) -> None:
     mjx_env = playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3, impl="jax"))
     assert (warp_env.impl, mjx_env.impl) == ("warp", "jax")
     keys = jax.random.split(jax.random.key(3), 2)
@@ -62,3 +91,8 @@ def test_warp_moves_like_mjx_and_seeds_side_by_side_like_alone(warp_env: Any) ->
         np.testing.assert_allclose(obs, expected_obs, atol=2e-4)
         np.testing.assert_allclose(reward, expected_reward, atol=2e-4)
     assert not np.allclose(obs[0], obs[-1], atol=1e-2)  # they did move
+
+    inside = warp_env._env.unwrapped
+    foreseen = warp_kernels.needed(inside.mj_model, inside.mjx_model.opt, inside._config, "cpu")
+    assert {(module.name, size) for module, size in foreseen} == launched | {("mujoco.mjx.warp.ffi", None)}
+    assert all(module.execs for module, _ in foreseen)  # they are loaded

@@ -25,6 +25,7 @@ from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import Command, EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
+from warpsac.envs.jax import warp_kernels
 from warpsac.envs.jax.playground_tasks import GOVERNED as GOVERNED
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
@@ -96,12 +97,15 @@ class PlaygroundEnvs:
     ):
         """`env` is an MjxEnv on the physics `impl`; `randomized` the models of all environments and their axes."""
         self._config, self.impl, self._env, self._randomized = config, impl, env, randomized
+        kernels_are_there = warp_kernels.load_in_time(env.unwrapped) if impl == "warp" else None
         reset = jax.jit(env.reset)
         traced = jax.eval_shape(reset, jax.random.PRNGKey(0))
         self._physics = Physics.of(env, traced.data, impl)
         own = env.unwrapped._config
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
+        if kernels_are_there is not None:
+            kernels_are_there()
         kind = (task, str(own)) if family == "playground" else None
         self._layout = _layout(kind, reset, traced.obs, groups_of(env, config))
         for part in self._layout.parts(traced.obs):

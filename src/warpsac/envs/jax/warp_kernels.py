@@ -1,0 +1,107 @@
+"""The kernels of MuJoCo-Warp, compiled side by side before a simulator needs the first.
+
+Warp compiles a kernel where it is first launched: one after the other, a minute of processor time for a humanoid, while
+the GPU and all other cores wait. Which kernels a model needs is known before: `needed` makes one step of the model in
+Python with launches that only take note of their kernel, in a fraction of a second. `load` then compiles and loads them
+in threads; what Warp keeps on disk from an earlier start is read from there.
+
+Nothing depends on it but time: a kernel that was not foreseen is compiled where it is launched, as ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Needed(NamedTuple):
+    module: Any  # of Warp: what is compiled in one piece
+    block_dim: int | None  # threads of a block that it is compiled for; None: as many as usual
+
+
+def load_in_time(environment: Any) -> Callable[[], None]:
+    """Begin to load all kernels of an MjxEnv on Warp; the result waits until they are there."""
+    import jax
+    import warp
+
+    try:
+        device = warp.device_from_jax(jax.devices()[0])
+        modules = needed(environment.mj_model, environment.mjx_model.opt, environment._config, device)
+    except Exception:
+        # It looks into packages that may change. Whatever is wrong with the model is said where it is simulated.
+        return lambda: None
+    return load(modules, device)
+
+
+def needed(model: Any, options: Any, settings: Any, device: Any) -> list[Needed]:
+    """What a step of the model launches, with the options that MJX gives it; the slowest to compile come first."""
+    import warp
+    from mujoco.mjx.third_party import mujoco_warp
+
+    found: dict[Needed, None] = {}  # a set that keeps the order
+
+    def launch(kernel: Any, dim: Any, *_: Any, block_dim: int | None = None, **__: Any) -> None:
+        if np.prod(dim) > 0:  # Warp does not load what it need not launch
+            found[Needed(kernel.module, block_dim)] = None
+
+    def both(_: Any, on_true: Any = None, on_false: Any = None, **arguments: Any) -> None:
+        for branch in (on_true, on_false):
+            if branch is not None:
+                branch(**arguments)
+
+    def once(_: Any, while_body: Any, **arguments: Any) -> None:
+        while_body(**arguments)
+
+    def block_size(kernel: Any, device: Any = None) -> tuple[int, int]:
+        return 256, 1
+
+    # Loops and branches on the device, and the question about a kernel that would compile it.
+    stand_ins = {
+        "launch": launch, "launch_tiled": launch, "capture_if": both, "capture_while": once,
+        "get_suggested_block_size": block_size,
+    }  # fmt: skip
+    with _replaced(warp, stand_ins), warp.ScopedDevice(device):
+        own = mujoco_warp.put_model(model)
+        for name, value in vars(options._impl).items():
+            if isinstance(value, bool | int) and hasattr(own.opt, name):
+                setattr(own.opt, name, value)
+        sizes = {name: settings[name] for name in ("naconmax", "njmax") if settings.get(name)}
+        mujoco_warp.step(own, mujoco_warp.make_data(model, nworld=1, **sizes))
+    found[Needed(warp.get_module("mujoco.mjx.warp.ffi"), None)] = None  # it has none, and is loaded by every call
+    # Those with blocks of their own multiply and factorise matrices or look for contacts, in long unrolled code; after
+    # them those of many kernels.
+    return sorted(found, key=lambda one: (one.block_dim is None, -len(one.module.kernels)))
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, stand_ins: Mapping[str, Any]) -> Iterator[None]:
+    kept = {name: getattr(owner, name) for name in stand_ins}
+    try:
+        for name, value in stand_ins.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(owner, name, value)
+
+
+def load(modules: Sequence[Needed], device: Any) -> Callable[[], None]:
+    """Compile and load them in threads: Python waits while compilers work. The result waits for all."""
+    import warp
+
+    threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="warp-kernels")
+    loading = [
+        threads.submit(warp.force_load, device, [module], block_dim=block_dim, max_workers=0)
+        for module, block_dim in modules
+    ]
+    threads.shutdown(wait=False)
+
+    def ready() -> None:
+        wait(loading)  # what failed fails again, with its reason, where it is launched
+
+    return ready
