@@ -1,7 +1,7 @@
 """How long the kernels of a MuJoCo-Warp simulator take to compile, one after the other and side by side.
 
-They are compiled for an NVIDIA GPU of the architecture `--arch` (90: H200, H100), which need not be there, each time into
-an empty folder:
+They are compiled for an NVIDIA GPU of the architecture `--arch` (90: H200, H100), which need not be there, each time
+into an empty folder:
 
   kernels         modules of Warp that a step of the task needs (`warp_kernels.needed`)
   foreseeing      seconds to find out which
@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from common import as_command, command_line, positive, show
 from warpsac.config.schema import EnvConfig
@@ -29,8 +29,13 @@ from warpsac.envs.jax import playground_tasks, warp_kernels
 from warpsac.envs.jax.warp_kernels import Needed
 
 
-def compiled(modules: Sequence[Needed], arch: int, threads: int) -> tuple[float, float, dict[str, float]]:
-    """Seconds, processor seconds, and the seconds of each module."""
+class Compiled(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+    each: dict[str, float]  # seconds of each module
+
+
+def compiled(modules: Sequence[Needed], arch: int, threads: int) -> Compiled:
     import warp
 
     def one(needed: Needed) -> tuple[str, float]:
@@ -42,7 +47,7 @@ def compiled(modules: Sequence[Needed], arch: int, threads: int) -> tuple[float,
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(threads) as pool:
         begun, cpu = time.perf_counter(), time.process_time()
         each = dict(pool.map(one, modules))
-        return time.perf_counter() - begun, time.process_time() - cpu, each
+        return Compiled(time.perf_counter() - begun, time.process_time() - cpu, each)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,11 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if block_dim is not None:
             module.options["block_dim"] = block_dim
     rounds = [[compiled(modules, asked.arch, threads) for threads in (1, cores)] for _ in range(asked.rounds)]
-
-    def median(which: int, of: int) -> float:
-        return statistics.median(one[which][of] for one in rounds)
-
-    each = rounds[-1][0][2]
+    one_by_one = statistics.median(one[0].seconds for one in rounds)
+    side_by_side = statistics.median(one[1].seconds for one in rounds)
+    each = rounds[-1][0].each
     slowest = max(each, key=lambda name: each[name])
     report: dict[str, Any] = {
         "task": asked.task,
@@ -72,10 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "cores": cores,
         "kernels": len(modules),
         "foreseeing": round(foreseeing, 2),
-        "one_by_one": round(median(0, 0), 1),
-        "side_by_side": round(median(1, 0), 1),
-        "ratio": round(median(1, 0) / median(0, 0), 2),
-        "cpu_seconds": round(median(0, 1), 1),
+        "one_by_one": round(one_by_one, 1),
+        "side_by_side": round(side_by_side, 1),
+        "ratio": round(side_by_side / one_by_one, 2),
+        "cpu_seconds": round(statistics.median(one[0].cpu_seconds for one in rounds), 1),
         "slowest": [slowest, round(each[slowest], 1)],
     }
     show(report, asked.json)

@@ -209,6 +209,37 @@ def test_meshes_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert tries == ["fetch"]
 
 
+class Seen(NamedTuple):
+    """What a reset returns, as far as it is looked at."""
+
+    done: jax.Array
+    obs: dict[str, jax.Array]
+
+
+@pytest.mark.parametrize(
+    ("critic", "made_of", "equal"),
+    [
+        (lambda actor, more: jnp.hstack([actor, more]), True, True),
+        (lambda actor, more: jnp.concatenate([jax.jit(lambda x: x)(actor), more, actor]), True, True),
+        (lambda actor, more: jnp.hstack([actor, more])[: actor.size + 1], False, True),  # it is not looked through a slice
+        (lambda actor, more: jnp.hstack([more, actor]), False, False),
+        (lambda actor, more: jnp.hstack([2 * actor, more]), False, False),
+        (lambda actor, more: jnp.hstack([jax.jit(jnp.negative)(actor), more]), False, False),
+        (lambda actor, more: actor + more.sum(), False, False),
+    ],
+)
+def test_whether_the_critics_observation_begins_with_the_actors(critic: Any, made_of: bool, equal: bool) -> None:
+    class Env:
+        @staticmethod
+        def reset(key: jax.Array) -> Seen:
+            actor, more = jax.random.normal(key, (3,)), jax.random.normal(key, (2,))
+            return Seen(jnp.zeros(()), {"state": actor, "privileged_state": critic(actor, more)})
+
+    program, traced = jax.make_jaxpr(Env.reset, return_shape=True)(jax.random.PRNGKey(0))
+    assert playground._begins_with_actors(program.jaxpr, traced) == made_of
+    assert playground._is_prefix(Env) == equal
+
+
 @pytest.mark.skipif(not MESHES.exists(), reason="needs robot meshes")
 def test_g1_is_asymmetric_and_pushes_are_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes as in the table; the actor's observation is the leading part of the critic's, stored once."""

@@ -71,7 +71,7 @@ class ChangeReader:
 
 
 def _shown_files(folder: Path) -> Iterator[Path]:
-    """All files below a folder but locks and temporary ones. What vanishes meanwhile is left out: `rglob` would fail."""
+    """All files below a folder but locks and temporary ones; what vanishes meanwhile is left out (`rglob` fails)."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(place, name) for name in files if not name.startswith("."))

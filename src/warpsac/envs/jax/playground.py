@@ -10,7 +10,7 @@ from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +36,6 @@ from warpsac.envs.names import Target
 from warpsac.envs.observations import Groups, Layout, groups_of, layout_of, require_no_image
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult, Symmetry
-
-Kind = tuple[str, str]
-"""A task of the registry and its settings: two instances are the same environment."""
-_PREFIXES: dict[Kind, bool] = {}  # those of evaluations need not find out again
 
 
 class State(NamedTuple):
@@ -97,17 +93,13 @@ class PlaygroundEnvs:
     ):
         """`env` is an MjxEnv on the physics `impl`; `randomized` the models of all environments and their axes."""
         self._config, self.impl, self._env, self._randomized = config, impl, env, randomized
-        kernels_are_there = warp_kernels.load_in_time(env.unwrapped) if impl == "warp" else None
-        reset = jax.jit(env.reset)
-        traced = jax.eval_shape(reset, jax.random.PRNGKey(0))
+        self._wait_for_kernels = warp_kernels.load_in_time(env.unwrapped) if impl == "warp" else lambda: None
+        program, traced = jax.make_jaxpr(env.reset, return_shape=True)(jax.random.PRNGKey(0))
         self._physics = Physics.of(env, traced.data, impl)
         own = env.unwrapped._config
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
-        if kernels_are_there is not None:
-            kernels_are_there()
-        kind = (task, str(own)) if family == "playground" else None
-        self._layout = _layout(kind, reset, traced.obs, groups_of(env, config))
+        self._layout = _layout(env, program, traced, groups_of(env, config))
         for part in self._layout.parts(traced.obs):
             require_no_image("observation", part.shape, part.dtype)
         self._picture = Picture(self._env.mj_model, ["track"])
@@ -133,6 +125,7 @@ class PlaygroundEnvs:
 
     def reset(self, key: Array) -> tuple[State, Array]:
         """New environments and their observations [N, D]."""
+        self._wait_for_kernels()  # whoever traces this is about to run it
         keys = jax.random.split(key, self.spec.num_envs + 1)
         # Playground's code expects keys of the older kind: plain arrays of two words.
         words = jax.vmap(jax.random.key_data)(keys)
@@ -301,8 +294,12 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
     return -high, high
 
 
-def _layout(kind: Kind | None, reset: Callable[[Array], Any], observation: Any, groups: Groups | None) -> Layout:
-    """Of Playground's two groups the actor's is often the leading part of the critic's: it is stored once."""
+def _layout(env: Any, program: Any, traced: Any, groups: Groups | None) -> Layout:
+    """Of Playground's two groups the actor's is often the leading part of the critic's: it is stored once.
+
+    `program` is the reset as a jaxpr, `traced` what it returns.
+    """
+    observation = traced.obs
     if not isinstance(observation, Mapping):
         return layout_of(observation.shape[-1], groups)
     sizes = {name: part.shape[-1] for name, part in observation.items()}
@@ -310,18 +307,34 @@ def _layout(kind: Kind | None, reset: Callable[[Array], Any], observation: Any, 
         return layout_of(sizes, groups)
     actor, critic = sizes["state"], sizes["privileged_state"]
     terms = (("state", actor),)
-    if _is_prefix(kind, reset):
+    if _begins_with_actors(program.jaxpr, traced) or _is_prefix(env):
         return Layout(ObsViews(critic, actor), (("privileged_state",),), terms)
     return layout_of({"state": actor, "privileged_state": critic})
 
 
-def _is_prefix(kind: Kind | None, reset: Callable[[Array], Any]) -> bool:
-    """Whether the actor's observation is the leading slice of the critic's, checked on one reset."""
-    if kind is not None and kind in _PREFIXES:
-        return _PREFIXES[kind]
-    obs = reset(jax.random.PRNGKey(1)).obs
+def _begins_with_actors(program: Any, traced: Any) -> bool:
+    """Whether the critic's observation is made by writing something behind the actor's; False if that is not seen."""
+    obs = jax.tree.unflatten(jax.tree.structure(traced), program.outvars).obs
+    made_by: dict[int, Any] = {id(variable): step for step in program.eqns for variable in step.outvars}
+
+    def origin(variable: Any) -> Any:
+        """Where it comes from, through functions that return what they get."""
+        while id(variable) in made_by and "jaxpr" in made_by[id(variable)].params:
+            step = made_by[id(variable)]
+            inside = step.params["jaxpr"].jaxpr
+            if len(inside.outvars) > 1 or inside.outvars[0] not in inside.invars:
+                break
+            variable = step.invars[inside.invars.index(inside.outvars[0])]
+        return variable
+
+    critic = made_by.get(id(origin(obs["privileged_state"])))
+    if critic is None or critic.primitive.name != "concatenate":
+        return False
+    return origin(critic.invars[0]) is origin(obs["state"])
+
+
+def _is_prefix(env: Any) -> bool:
+    """Whether the actor's observation is the leading part of the critic's, checked on one reset."""
+    obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
     actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
-    found = actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
-    if kind is not None:
-        _PREFIXES[kind] = found
-    return found
+    return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
