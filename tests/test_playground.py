@@ -221,7 +221,7 @@ class Seen(NamedTuple):
     [
         (lambda actor, more: jnp.hstack([actor, more]), True, True),
         (lambda actor, more: jnp.concatenate([jax.jit(lambda x: x)(actor), more, actor]), True, True),
-        (lambda actor, more: jnp.hstack([actor, more])[: actor.size + 1], False, True),  # it is not looked through a slice
+        (lambda actor, more: jnp.hstack([actor, more])[: actor.size + 1], False, True),  # not seen
         (lambda actor, more: jnp.hstack([more, actor]), False, False),
         (lambda actor, more: jnp.hstack([2 * actor, more]), False, False),
         (lambda actor, more: jnp.hstack([jax.jit(jnp.negative)(actor), more]), False, False),
