@@ -316,12 +316,14 @@ class FusedDriver(Driver):
         """Evaluation, collecting and learning have the simulator in them, so each takes long."""
         counters, config, whole = self.state.counters, self.config, rounds_per_period(self.algorithm)
         stride, end = self.algorithm.stride * whole, -(-config.end_step // config.env.num_envs)
-        if config.eval.every > 0:
+        if config.eval.every > 0 and config.eval.at_start:
             ahead.start(EVALUATION, self._play, *self._evaluated(0))
         if counters.learning_from - counters.interaction >= stride:
             ahead.start(COLLECTING, self._advance, *self._arguments(1), **self._program(False, whole))
         if end - max(counters.learning_from, counters.interaction) >= stride:
             ahead.start(LEARNING, self._advance, *self._arguments(1), **self._program(True, whole))
+        if config.eval.every > 0 and not config.eval.at_start:  # what is needed last is compiled last
+            ahead.start(EVALUATION, self._play, *self._evaluated(0))
 
     def advance(self, interactions: int, stop: Callable[[], bool] = lambda: False) -> None:
         """Whole rounds, all of them with or all without updates; nothing stops them half way."""
