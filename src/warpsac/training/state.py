@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from warpsac.agents.algorithm import AgentState, Algorithm, MetricSums, stacked
+from warpsac.agents.algorithm import AgentState, Algorithm, MetricSums
 from warpsac.config.schema import Config
 from warpsac.envs.contract import EnvSpec
 from warpsac.errors import UserError
@@ -230,7 +230,7 @@ def restored_agent(
         if isinstance(memory, HostRing):
             memory = HostRing(ring, saved)
         elif memory is None or several > 1:  # the caller places the part of this process
-            memory = jax.tree.map(jnp.asarray, saved)
+            memory = jax.device_put(saved)
         else:
             memory = jax.tree.map(_beside, memory, saved)
     return AgentState(learner, carried["exploration"], memory, carried["scale"], MetricSums.of(carried["sums"]))
@@ -250,12 +250,16 @@ def own_part_of(groups: Groups, algorithm: Algorithm, axes: Axes, where: str) ->
 
 def joined(template: Any, parts: Sequence[Mapping[str, np.ndarray]], where: str) -> Any:
     """A tree like `template`, its leading seed axis put together from the named arrays of each seed."""
-    one = jax.tree.map(_of_one_seed, template)
-    return stacked([restore(one, part, where) for part in parts])
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), template)
+    return jax.tree.map(_together, template, *(restore(one, part, where) for part in parts))
 
 
-def _of_one_seed(leaf: Any) -> Any:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf[0]
+def _together(leaf: Any, *seeds: Any) -> jax.Array:
+    """The arrays of all seeds where `leaf` is. On the host: JAX would compile a program for each shape."""
+    if _is_key(leaf):
+        return jnp.stack(seeds)
+    array = np.stack(seeds)
+    return _beside(leaf, array) if isinstance(leaf, jax.Array) else jax.device_put(array)
 
 
 # --- one seed's part of a replay ring; only what was filled is kept
@@ -358,7 +362,7 @@ def _like(leaf: Any, array: np.ndarray, where: str) -> Any:
         saved, wanted = (f"{a.dtype}{list(a.shape)}" for a in (array, expected))
         raise UserError(f"{where} is {saved}, expected {wanted}; was it saved with other settings?")
     if _is_key(leaf):
-        return jax.random.wrap_key_data(jnp.asarray(array), impl=kind)
+        return jax.random.wrap_key_data(jax.device_put(array), impl=kind)
     if isinstance(leaf, jax.Array):
         return _beside(leaf, array)
     if isinstance(leaf, np.generic):
@@ -368,7 +372,7 @@ def _like(leaf: Any, array: np.ndarray, where: str) -> Any:
 
 def _beside(leaf: jax.Array, array: Any) -> jax.Array:
     """The array on the devices of `leaf`, divided as it is."""
-    return jax.device_put(array, leaf.sharding) if leaf.committed else jnp.asarray(array)
+    return jax.device_put(array, leaf.sharding if leaf.committed else None)
 
 
 def _is_key(leaf: Any) -> bool:

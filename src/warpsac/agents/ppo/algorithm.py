@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,9 +85,14 @@ class Ppo:
         return Streams(*stream_roots(seeds, 2))
 
     def init(self, seeds: Sequence[int], memory: Rollout) -> AgentState[Learner, tuple[()], Rollout, RewardScale]:
-        learner = stacked([ppo.init_learner(self.actor, seed) for seed in seeds])
-        scale = stacked([RewardScale.initial(self.num_envs) for _ in seeds])
-        return AgentState(learner, (), memory, scale, self.empty_sums())
+        networks = [ppo.init_networks(self.actor, seed) for seed in seeds]
+        return _first_state(self, networks)._replace(memory=memory)
+
+    def first_state(self, networks: Sequence[ppo.Networks]) -> AgentState[Learner, tuple[()], Any, RewardScale]:
+        """All but the memory."""
+        learner = stacked([ppo.new_learner(self.actor, one) for one in networks])
+        scale = stacked([RewardScale.initial(self.num_envs) for _ in networks])
+        return AgentState(learner, (), (), scale, self.empty_sums())
 
     def init_memory(self, first_obs: Array) -> Rollout:
         """Arrays [T, S, N, ...] for the steps of one rollout."""
@@ -190,6 +196,12 @@ class Ppo:
         self, memory: Rollout, keys: Streams, update: int, seed: int, updates: int, stored: int
     ) -> dict[str, np.ndarray] | None:
         return None
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _first_state(algorithm: Ppo, networks: Sequence[ppo.Networks]) -> AgentState[Learner, tuple[()], Any, RewardScale]:
+    """One program: single calls would each be compiled, before the first step."""
+    return algorithm.first_state(networks)
 
 
 if TYPE_CHECKING:  # the contract holds, type by type

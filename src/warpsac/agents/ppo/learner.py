@@ -129,23 +129,35 @@ class Rollout(NamedTuple):
 def _init_policy(agent: PpoActor, rng: np.random.Generator) -> Policy:
     config = agent.config
     actor = init_mlp(rng, agent.views.actor_dim, config.actor_hidden, agent.action_dim, ACTOR_OUTPUT_GAIN)
-    log_std = jnp.full(agent.action_dim, math.log(config.initial_std), jnp.float32)
+    log_std = jax.device_put(np.full(agent.action_dim, math.log(config.initial_std), np.float32))
     return Policy(actor, log_std, ObsMoments.initial(agent.views.obs_dim))
 
 
-def init_learner(agent: PpoActor, seed: int) -> Learner:
+def init_networks(agent: PpoActor, seed: int) -> Networks:
+    """The first networks of a seed's learner."""
     rng = np.random.default_rng([seed, 0])
     policy = _init_policy(agent, rng)
     critic = init_mlp(rng, agent.views.critic_dim, agent.config.critic_hidden, 1, 1.0)
-    networks = Networks(policy.actor, policy.log_std, critic)
+    return Networks(policy.actor, policy.log_std, critic)
+
+
+def new_learner(agent: PpoActor, networks: Networks) -> Learner:
+    """The first state of a seed's learner: copies and constants, no arithmetic, so it may be part of any program."""
     return Learner(
         networks=networks,
-        obs=policy.obs,
+        obs=ObsMoments.initial(agent.views.obs_dim),
         adam=ADAM.init(networks),
         rate=jnp.asarray(agent.config.learning_rate, jnp.float32),
         updates=jnp.zeros((), jnp.int32),
         first_bad=jnp.full((), -1, jnp.int32),
     )
+
+
+def init_learner(agent: PpoActor, seed: int) -> Learner:
+    return _new_learner(agent, init_networks(agent, seed))
+
+
+_new_learner: Any = jax.jit(new_learner, static_argnums=0)
 
 
 # --- acting

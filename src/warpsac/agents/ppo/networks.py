@@ -29,9 +29,8 @@ def init_mlp(rng: np.random.Generator, inputs: int, hidden: tuple[int, ...], out
     sizes = (inputs, *hidden, outputs)
     gains = (*(HIDDEN_GAIN,) * len(hidden), output_gain)
     kernels = [np.float32(gain) * orthogonal(rng, a, b) for gain, a, b in zip(gains, sizes, sizes[1:])]
-    return Mlp(
-        tuple(jnp.asarray(kernel) for kernel in kernels), tuple(jnp.zeros(size, jnp.float32) for size in sizes[1:])
-    )
+    biases = [np.zeros(size, np.float32) for size in sizes[1:]]
+    return jax.device_put(Mlp(tuple(kernels), tuple(biases)))  # `jnp` would compile a program for each shape
 
 
 def mlp_apply(mlp: Mlp, x: Array, number: Format) -> Array:

@@ -197,7 +197,7 @@ class Sac:
 
     def init(self, seeds: Sequence[int], memory: Ring) -> AgentState[Any, Exploration, Ring, Any]:
         networks = [sac.init_networks(self.actor, seed) for seed in seeds]
-        return _first_state(self, networks)._replace(memory=memory)
+        return first_state(self, networks)._replace(memory=memory)
 
     def first_state(self, networks: Sequence[sac.Networks]) -> AgentState[Any, Exploration, Any, Any]:
         """All but the memory."""
@@ -466,7 +466,7 @@ def in_periods(batches: Batch, length: int) -> tuple[tuple[Batch, ...], tuple[Ba
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _first_state(algorithm: Sac, networks: Sequence[sac.Networks]) -> AgentState[Any, Exploration, Any, Any]:
+def first_state(algorithm: Sac, networks: Sequence[sac.Networks]) -> AgentState[Any, Exploration, Any, Any]:
     """One program: as single calls these few zeros would be some forty, each compiled before the first step."""
     return algorithm.first_state(networks)
 

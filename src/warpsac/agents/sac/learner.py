@@ -154,7 +154,7 @@ def _init_policy(agent: SacActor, rng: np.random.Generator) -> Policy:
     actor, moments = init_actor(
         rng, agent.views.actor_dim, agent.action_dim, config.actor_width, config.actor_blocks, config.expansion
     )
-    return Policy(jax.tree.map(jnp.asarray, actor), jax.tree.map(jnp.asarray, moments))
+    return Policy(*jax.device_put((actor, moments)))  # `jnp.asarray` would compile a program for each shape
 
 
 class Networks(NamedTuple):
@@ -180,7 +180,7 @@ def init_networks(agent: SacActor, seed: int, arm: int = 0) -> Networks:
         config.atoms,
         config.critics,
     )
-    critic, critic_moments = jax.tree.map(jnp.asarray, (critic, critic_moments))
+    critic, critic_moments = jax.device_put((critic, critic_moments))
     if config.projection:
         actor, critic = _project(actor), _project(critic)
     return Networks(actor, actor_moments, critic, critic_moments)
@@ -204,10 +204,11 @@ def new_learner(agent: SacActor, networks: Networks) -> Learner:
 
 
 def init_learner(agent: SacActor, seed: int, arm: int = 0) -> Learner:
-    return new_learner(agent, init_networks(agent, seed, arm))
+    return _new_learner(agent, init_networks(agent, seed, arm))
 
 
 _project: Any = jax.jit(project)
+_new_learner: Any = jax.jit(new_learner, static_argnums=0)
 
 
 # --- acting

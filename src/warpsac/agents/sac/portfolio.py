@@ -22,6 +22,7 @@ the arms have their shares of the environments, each environment sees all arms, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,7 +45,7 @@ from warpsac.agents.algorithm import (
 from warpsac.agents.networks import actor_apply
 from warpsac.agents.sac import calibration, norm_cap
 from warpsac.agents.sac import learner as sac
-from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams
+from warpsac.agents.sac.algorithm import SAME, Batches, Sac, Streams, first_state
 from warpsac.agents.sac.learner import Axes, Exploration, Learner, Policy
 from warpsac.agents.sac.losses import Pessimism
 from warpsac.config.arms import Arm, arms_of
@@ -150,16 +151,18 @@ class Portfolio(Sac):
     # --- the first state
 
     def init(self, seeds: Sequence[int], memory: Ring) -> AgentState[Any, Exploration, Ring, Any]:
-        def learners(seed: int) -> Learner:
-            made = []
-            for k, arm in enumerate(self.arms):
-                agent = replace(self.actor, config=replace(self.actor.config, projection=arm.projection))
-                made.append(sac.init_learner(agent, seed, k))
-            return stacked(made)
+        def networks(seed: int, k: int, arm: Arm) -> sac.Networks:
+            agent = replace(self.actor, config=replace(self.actor.config, projection=arm.projection))
+            return sac.init_networks(agent, seed, k)
 
-        plain = super().init(seeds, memory)
+        arms = [[networks(seed, *arm) for arm in enumerate(self.arms)] for seed in seeds]
         standing = stacked([self._first_standing() for _ in seeds])
-        return plain._replace(learner=Arms(stacked([learners(seed) for seed in seeds])), scale=standing)
+        return first_state(self, arms)._replace(memory=memory, scale=standing)
+
+    def first_state(self, networks: Sequence[Any]) -> AgentState[Any, Exploration, Any, Any]:
+        """Of the networks of all arms of each seed."""
+        learners = [stacked([sac.new_learner(self.actor, arm) for arm in arms]) for arms in networks]
+        return super().first_state([arms[0] for arms in networks])._replace(learner=Arms(stacked(learners)))
 
     def _first_standing(self) -> Standing:
         envs, zeros = self.ring.num_envs, jnp.zeros(len(self.arms), jnp.float32)
@@ -331,11 +334,7 @@ class Portfolio(Sac):
 
     def policies(self, learner: Any, scale: Any) -> dict[str, Policy]:
         """The chosen arm's, then each arm's by its number."""
-        arms = learner.arms.policy
-        chosen = _chosen(arms, scale.choice)
-        return {"policy": chosen} | {
-            f"arm{k}": jax.tree.map(lambda leaf, k=k: leaf[:, k], arms) for k in range(len(self.arms))
-        }
+        return _policies(learner.arms.policy, scale.choice, len(self.arms))
 
     def choices(self, scale: Any) -> list[str | None]:
         return [self.arms[int(choice)].name for choice in np.asarray(scale.choice)]
@@ -382,6 +381,13 @@ class Portfolio(Sac):
 def _chosen(arms: Policy, choice: Array) -> Policy:
     """[S, K, ...] and [S] -> [S, ...]."""
     return jax.vmap(lambda tree, k: jax.tree.map(lambda leaf: leaf[k], tree))(arms, choice)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _policies(arms: Policy, choice: Array, count: int) -> dict[str, Policy]:
+    """In one program, not in one for each shape."""
+    each = {f"arm{k}": jax.tree.map(lambda leaf, k=k: leaf[:, k], arms) for k in range(count)}
+    return {"policy": _chosen(arms, choice)} | each
 
 
 def _of_each_arm(keys: Array, arms: int) -> Array:
