@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import tempfile
@@ -25,6 +26,9 @@ os.environ.setdefault(
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="warpsac-test-config-")
 
 import pytest
+
+# Tracing makes so many objects that looking for unused ones is a twentieth of the time; few form cycles.
+gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)
