@@ -340,7 +340,7 @@ def test_the_first_bad_update_of_any_arm_is_found() -> None:
     ("task", "changes"),
     [
         ("probe-point", {"seeds": (1, 2)}),
-        ("probe-native-faulty", {}),
+        ("probe-native-faulty", {"learner": {"policy_delay": 1}}),  # one program of updates, not one for each phase
     ],
 )
 def test_a_resumed_run_equals_one_that_was_not_interrupted(task: str, changes: dict[str, Any], tmp_path: Path) -> None:

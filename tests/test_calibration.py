@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,15 @@ ARMS = ("warpsac-a", "warpsac-norm-off,pessimism=calibrated", "warpsac-l")
 SPEC = RingSpec(capacity=60, num_envs=3, num_seeds=2, obs_dim=2, action_dim=1, n_step=2, final_slots=60, voids=True)
 
 
+# Call by call, what is within a step would be compiled again each time.
+add: Any = quick.jit(ring.add, static_argnames="spec")
+newest: Any = quick.jit(windows.newest, static_argnames=("spec", "length", "most"))
+
+
 # --- windows, against episodes followed step by step
 
 
+@functools.cache
 def lived(count: int, spec: RingSpec = SPEC) -> tuple[Any, HostRing, list[dict[str, np.ndarray]]]:
     """A ring on the device and on the host after so many steps, and what was done in each: a log of dicts."""
     rng, shape = np.random.default_rng(4), (spec.num_seeds, spec.num_envs)
@@ -48,7 +55,7 @@ def lived(count: int, spec: RingSpec = SPEC) -> tuple[Any, HostRing, list[dict[s
         step = StepResult(
             following, reward, ended & terminated & ~faulty, ended & ~terminated & ~faulty, final, faulty=faulty
         )
-        device = ring.add(device, spec, action, step)
+        device = add(device, spec, action, step)
         host.add(action, step)
         log.append({"obs": obs, "action": action, "reward": reward, "terminated": step.terminated,
                     "truncated": step.truncated, "faulty": faulty})  # fmt: skip
@@ -78,7 +85,7 @@ def plain_window(log: list[dict[str, np.ndarray]], length: int, seed: int, env: 
 def test_windows_are_what_happened(count: int, length: int) -> None:
     device, host, log = lived(count)
     found = windows.newest(host.state, SPEC, length, 100, xp=np)
-    on_device = jax.jit(lambda state: windows.newest(state, SPEC, length, 100))(device)
+    on_device = newest(device, SPEC, length, 100)
     for one, other in zip(found, on_device, strict=True):
         np.testing.assert_array_equal(one, other)
     for seed in range(2):
@@ -267,10 +274,10 @@ def test_an_arm_is_measured_by_its_own_windows() -> None:
     for t in range(80):
         step = StepResult(obs + t, np.full((1, 3), t, np.float32), no, no, obs)
         action = rng.uniform(-1, 1, (1, 3, 2)).astype(np.float32)
-        device = ring.add(device, spec, action, step, owner)
+        device = add(device, spec, action, step, owner)
         host.add(action, step, owner)
     keys = algorithm.sample_keys(algorithm.streams([1]), np.int32(0))
-    drawn, on_host = algorithm.draw(device, keys), algorithm.draw_on_host(host, keys)
+    drawn, on_host = quick.jit(algorithm.draw)(device, keys), algorithm.draw_on_host(host, keys)
     for one, other in zip(jax.tree.leaves(drawn), jax.tree.leaves(on_host), strict=True):
         np.testing.assert_array_equal(one, other)
     assert drawn.windows.valid[0].tolist() == [[False, False, True], [False, True, False], [True, False, False]]

@@ -57,6 +57,7 @@ SETTINGS: dict[str, Any] = {
     "learning_starts": 72,
     "env": {"num_envs": 8},
     "replay": {"capacity": 400, "batch_size": 16},
+    "learner": {"policy_delay": 1},  # one program of updates: with more, each phase of the delay has its own
     "eval": {"every": 128, "episodes": 4, "num_envs": 4},
     "checkpoint": {"every": 128},
 }
@@ -176,7 +177,7 @@ def test_a_minibatch_is_an_exact_draw_from_every_device(count: int, decay_steps:
 @pytest.mark.virtual
 @on_virtual
 def test_nothing_of_the_size_of_the_ring_is_moved_or_copied() -> None:
-    driver = driver_on(4, settings(replay={"capacity": 80_000}), walk=True)
+    driver = driver_on(4, settings(replay={"capacity": 80_000}, learner={"policy_delay": 2}), walk=True)
     driver.advance(driver.config.first_learning)
     driver.advance(4)
     driver.rows()  # sums that begin again lie where they were: nothing is compiled again
