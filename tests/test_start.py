@@ -133,6 +133,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (2, {}, ["sample", "learn0"], "sample"),
         (4, {"replay": {"placement": "host"}}, ["learn0", "learn1"], "learn"),
         (2, {"task": "probe-native", "updates_per_step": 2}, [EVALUATION, COLLECTING, LEARNING], "advance|single"),
+        (4, {"task": "probe-native", "updates_per_step": 2}, [LEARNING, EVALUATION, COLLECTING], "advance|single"),
         (2, {"stop_at": 45}, [], ""),
     ],
 )

@@ -143,7 +143,10 @@ class Steerable(Protocol):
 
 
 class JaxEnv(Protocol):
-    """N environments of a simulator written in JAX: two pure functions, compiled with the learner."""
+    """N environments of a simulator written in JAX: two pure functions, compiled with the learner.
+
+    Where tracing `reset` waits for something, `reset_shapes` is the same function without the wait.
+    """
 
     spec: EnvSpec
 

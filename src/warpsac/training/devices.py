@@ -230,9 +230,8 @@ class CompiledAhead:
             self._started.append((name, self._threads.submit(program.lower(*arguments, **static).compile)))
 
     def wait(self, name: str) -> None:
-        """Until this program is compiled, and those that were started before it. The wait can be interrupted."""
-        while any(other == name for other, _ in self._started):
-            concurrent.futures.wait([self._started.pop(0)[1]])
+        """Until this program is compiled. The wait can be interrupted."""
+        concurrent.futures.wait([compiling for other, compiling in self._started if other == name])
 
     def close(self) -> None:
         """What has not begun is given up; nothing can end what has."""

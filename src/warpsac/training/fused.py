@@ -7,6 +7,7 @@ interactions is an argument, so one program serves every stretch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -210,6 +211,7 @@ class FusedDriver(Driver):
         self._used: set[tuple[Any, ...]] = set()  # what the compiled programs depend on
         self._specs: Any = None  # how the state is divided, where there are several devices
         self._shardings: Any = None
+        self._begun: dict[str, Any] | None = None  # program of learning compiled since before any step
         play = functools.partial(play_episodes, algorithm.actor.best_action, evaluation_env, config.env.max_faults)
         self._play: Any = jax.jit(over_seeds(play, algorithm.seeds))
 
@@ -228,17 +230,41 @@ class FusedDriver(Driver):
         self.display = display
         display.phase("compiling", "the simulator")
         config, algorithm = self.config, self.algorithm
+        agent = algorithm.init(config.seeds, None)
+        episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
+        counters = Counters(learning_from=config.first_learning)
+        if self.ahead is not None and self.ahead.at_once > 1 and algorithm.mesh is None:
+            self._begin_learning(TrainState((), (), agent, episodes, counters))
         reset = jax.jit(over_seeds(self.env.reset, algorithm.seeds))
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
         simulator, obs = jax.tree.map(jnp.copy, reset(reset_keys(config.seeds)))
-        episodes = device_episodes.no_episodes(algorithm.seeds, config.env.num_envs)
         first_obs = obs
         if processes.spans(algorithm.mesh):
             assert algorithm.mesh is not None
             first_obs = processes.placed(processes.own_part(obs, 1), NamedSharding(algorithm.mesh, along(1)))
-        agent = algorithm.init(config.seeds, self._empty_memory(first_obs))
-        self.state = TrainState(simulator, obs, agent, episodes, Counters(learning_from=config.first_learning))
+        agent = agent._replace(memory=self._empty_memory(first_obs))
+        self.state = TrainState(simulator, obs, agent, episodes, counters)
         self.place()
+
+    def _begin_learning(self, state: TrainState) -> None:
+        """Begin to compile simulator and learner, which takes longest, before there is a simulator: from shapes."""
+        assert self.ahead is not None
+        reset = over_seeds(getattr(self.env, "reset_shapes", self.env.reset), self.algorithm.seeds)
+        with contextlib.suppress(Exception):  # it is raised again where the simulator starts
+            simulator, obs = jax.eval_shape(reset, reset_keys(self.config.seeds))
+            memory = jax.eval_shape(self.algorithm.init_memory, obs)
+            self.state = state._replace(simulator=simulator, obs=obs, agent=state.agent._replace(memory=memory))
+            self._compile_learning(self.ahead)
+
+    def _compile_learning(self, ahead: CompiledAhead) -> None:
+        counters, config, whole = self.state.counters, self.config, rounds_per_period(self.algorithm)
+        end = -(-config.end_step // config.env.num_envs)
+        program = self._program(True, whole)
+        if end - max(counters.learning_from, counters.interaction) < self.algorithm.stride * whole:
+            return
+        if program != self._begun:
+            ahead.start(LEARNING, self._advance, *self._arguments(1), **program)
+            self._begun = program
 
     def place(self, own: bool = False) -> None:
         """Divide the state over the devices, where there are several; `own`: it is this process's part already."""
@@ -315,13 +341,11 @@ class FusedDriver(Driver):
     def compile_ahead(self, ahead: CompiledAhead) -> None:
         """Evaluation, collecting and learning have the simulator in them, so each takes long."""
         counters, config, whole = self.state.counters, self.config, rounds_per_period(self.algorithm)
-        stride, end = self.algorithm.stride * whole, -(-config.end_step // config.env.num_envs)
         if config.eval.every > 0 and config.eval.at_start:
             ahead.start(EVALUATION, self._play, *self._evaluated(0))
-        if counters.learning_from - counters.interaction >= stride:
+        if counters.learning_from - counters.interaction >= self.algorithm.stride * whole:
             ahead.start(COLLECTING, self._advance, *self._arguments(1), **self._program(False, whole))
-        if end - max(counters.learning_from, counters.interaction) >= stride:
-            ahead.start(LEARNING, self._advance, *self._arguments(1), **self._program(True, whole))
+        self._compile_learning(ahead)
         if config.eval.every > 0 and not config.eval.at_start:  # what is needed last is compiled last
             ahead.start(EVALUATION, self._play, *self._evaluated(0))
 

@@ -26,7 +26,7 @@ from warpsac.errors import TrainingStopped, UserError, in_a_line
 from warpsac.runs import checkpoint, curve, policies, rowfiles
 from warpsac.runs.callbacks import Callback, CallbackFailed, Callbacks
 from warpsac.runs.run_folder import RunFolder, resume_command
-from warpsac.training import devices, evaluate, processes
+from warpsac.training import evaluate, processes
 from warpsac.training.policy import portable_spec
 from warpsac.training.simulators import ActionNotFinite
 from warpsac.training.state import Counters, Driver, info, policy_groups
@@ -125,10 +125,12 @@ class Loop:
     @contextlib.contextmanager
     def _compiling_ahead(self) -> Iterator[None]:
         """Begin to compile what will be needed, all at once as far as there are cores; no number depends on it."""
-        with contextlib.closing(devices.CompiledAhead()) as self.driver.ahead:
-            if processes.count() == 1:  # several must compile in the same order
-                with modules.own_folder():
-                    self.driver.compile_ahead(self.driver.ahead)
+        if self.driver.ahead is None:
+            yield
+            return
+        with contextlib.closing(self.driver.ahead) as ahead:
+            with modules.own_folder():
+                self.driver.compile_ahead(ahead)
             yield
 
     # --- where it stands

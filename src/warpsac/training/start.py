@@ -155,6 +155,8 @@ def prepared(
             lines += [f"run folder: {run.path}" for run in runs]
             for line in notes if checkpoints and is_over(config, checkpoints) else lines:
                 display.message(line)
+            if processes.count() == 1:  # several must compile in the same order
+                driver.ahead = to_close.enter_context(contextlib.closing(devices.CompiledAhead()))
             with modules.own_folder():
                 driver.init(display)
             if warm:

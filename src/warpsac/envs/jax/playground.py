@@ -126,6 +126,10 @@ class PlaygroundEnvs:
     def reset(self, key: Array) -> tuple[State, Array]:
         """New environments and their observations [N, D]."""
         self._wait_for_kernels()  # whoever traces this is about to run it
+        return self.reset_shapes(key)
+
+    def reset_shapes(self, key: Array) -> tuple[State, Array]:
+        """The same, for its shapes alone: nothing is waited for."""
         keys = jax.random.split(key, self.spec.num_envs + 1)
         # Playground's code expects keys of the older kind: plain arrays of two words.
         words = jax.vmap(jax.random.key_data)(keys)
