@@ -81,6 +81,12 @@ def learn(algorithm: Algorithm, state: TrainState, keys: Any, phase: int) -> Tra
     return state._replace(agent=agent._replace(learner=learner, scale=scale, sums=sums))
 
 
+@jax.jit
+def _copied(tree: Any) -> Any:
+    """In one program, not in one for each shape."""
+    return jax.tree.map(jnp.copy, tree)
+
+
 def rounds_per_period(algorithm: Algorithm) -> int:
     """Rounds of updates after which the same phase comes again."""
     return algorithm.phases // math.gcd(algorithm.phases, algorithm.updates_per_round)
@@ -237,7 +243,7 @@ class FusedDriver(Driver):
             self._begin_learning(TrainState((), (), agent, episodes, counters))
         reset = jax.jit(over_seeds(self.env.reset, algorithm.seeds))
         # Copies: an environment's first state is kept twice, and one buffer cannot be donated twice.
-        simulator, obs = jax.tree.map(jnp.copy, reset(reset_keys(config.seeds)))
+        simulator, obs = _copied(reset(reset_keys(config.seeds)))
         first_obs = obs
         if processes.spans(algorithm.mesh):
             assert algorithm.mesh is not None
