@@ -3,7 +3,7 @@
 They are compiled for an NVIDIA GPU of the architecture `--arch` (90: H200, H100), which need not be there, each time
 into an empty folder:
 
-  kernels         modules of Warp that a step of the task needs (`warp_kernels.needed`)
+  kernels         modules of Warp that a step of the task needs (`warp_kernels.of_playground`)
   foreseeing      seconds to find out which
   one_by_one      seconds for all of them in one thread
   side_by_side    seconds for all of them in as many threads as there are cores; `ratio` to one by one
@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 from common import as_command, command_line, positive, show
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.jax import playground_tasks, warp_kernels
-from warpsac.envs.jax.warp_kernels import Needed
+from warpsac.envs import warp_kernels
+from warpsac.envs.jax import playground_tasks
+from warpsac.envs.warp_kernels import Needed
 
 
 class Compiled(NamedTuple):
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     env = playground_tasks.load(asked.task, EnvConfig(), "warp").unwrapped
     begun = time.perf_counter()
-    modules = warp_kernels.needed(env.mj_model, env.mjx_model.opt, env._config, "cpu")
+    modules = warp_kernels.of_playground(env, "cpu")
     foreseeing, cores = time.perf_counter() - begun, os.cpu_count() or 1
     for module, block_dim in modules:
         if block_dim is not None:

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ import pytest
 from runs import rows_of, state_of, tiny, tiny_ppo
 from warpsac import cli
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import registry, tasks
+from warpsac.envs import registry, tasks, warp_kernels
 from warpsac.errors import UserError
 from warpsac.training import start as training
 from warpsac.training.policy import load_policy
@@ -64,6 +65,46 @@ def simulator() -> Any:
 def step(made: Any, value: float) -> Any:
     made.send(jnp.full((2, made.spec.action_dim), value, jnp.float32))
     return made.recv().result
+
+
+@pytest.mark.skipif(OLD, reason="its Warp compiles in one thread")
+def test_the_kernels_of_a_step_and_a_reset_are_foreseen(simulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import warp
+
+    launched, simulation = set(), simulator._env.sim
+
+    def watched(launch: Any) -> Any:
+        def one(kernel: Any, *rest: Any, **more: Any) -> Any:
+            if np.prod(more["dim"] if "dim" in more else rest[0]) > 0:
+                launched.add((kernel.module.name, more.get("block_dim")))
+            return launch(kernel, *rest, **more)
+
+        return one
+
+    for name in ("launch", "launch_tiled"):
+        monkeypatch.setattr(warp, name, watched(getattr(warp, name)))
+    simulator.reset(1)
+    step(simulator, 0.1)
+    assert len(launched) > 20
+    monkeypatch.undo()
+    assert launched == {(module.name, size) for module, size in warp_kernels.of_mjlab(simulation)}
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_kernels_are_loaded_once_before_steps_are_recorded_on_a_gpu(
+    on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mjlab.sim import Simulation
+
+    done: list[str] = []
+    monkeypatch.setattr(warp_kernels, "load_in_time", lambda *_: lambda: done.append("loaded"))
+    monkeypatch.setattr(Simulation, "create_graph", record := lambda simulation: done.append("recorded"))
+    simulation = SimpleNamespace(use_cuda_graph=on_gpu, wp_device=None)
+    with mjlab._kernels_side_by_side():
+        Simulation.create_graph(simulation)
+        Simulation.create_graph(simulation)
+    assert done == ["loaded"] * on_gpu + ["recorded", "recorded"]
+    assert Simulation.create_graph is record
 
 
 def test_the_last_observation_is_the_true_one_or_its_step_is_void(simulator: Any) -> None:

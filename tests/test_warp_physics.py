@@ -11,7 +11,7 @@ import pytest
 
 from warpsac.agents.sac.algorithm import over_seeds
 from warpsac.config.schema import EnvConfig
-from warpsac.envs.jax import playground_tasks, warp_kernels
+from warpsac.envs import warp_kernels
 from warpsac.envs.registry import lookup
 
 pytest.importorskip("warp")
@@ -66,10 +66,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int | None]]:
     return seen
 
 
-def test_kernels_that_cannot_be_foreseen_are_compiled_where_they_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warp_kernels, "needed", lambda *_: 1 / 0)
-    env = playground_tasks.load("CartpoleBalance", EnvConfig(num_envs=1, impl="warp"), "warp")
-    warp_kernels.load_in_time(env)()
+def test_kernels_that_cannot_be_foreseen_are_compiled_where_they_are_launched() -> None:
+    wait = warp_kernels.load_in_time(lambda: 1 / 0, "cpu")
+    wait()
 
 
 def test_warp_moves_like_mjx_with_the_kernels_foreseen_and_seeds_side_by_side_like_alone(
@@ -92,7 +91,6 @@ def test_warp_moves_like_mjx_with_the_kernels_foreseen_and_seeds_side_by_side_li
         np.testing.assert_allclose(reward, expected_reward, atol=2e-4)
     assert not np.allclose(obs[0], obs[-1], atol=1e-2)  # they did move
 
-    inside = warp_env._env.unwrapped
-    foreseen = warp_kernels.needed(inside.mj_model, inside.mjx_model.opt, inside._config, "cpu")
+    foreseen = warp_kernels.of_playground(warp_env._env.unwrapped, "cpu")
     assert {(module.name, size) for module, size in foreseen} == launched | {("mujoco.mjx.warp.ffi", None)}
     assert all(module.execs for module, _ in foreseen)  # they are loaded

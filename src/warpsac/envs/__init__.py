@@ -9,7 +9,7 @@ tasks            the table of benchmark tasks; published: the published results 
 task_list, check `warpsac tasks` and `warpsac check-env`; findings: what it says
 deploy_contract  what software on a robot must know; mujoco_robots reads it off MuJoCo models
 symmetry         how observations and actions look in a mirror: of a robot, or from a file
-drawing          pictures of MuJoCo-based environments
+drawing          pictures of MuJoCo-based environments; warp_kernels: MuJoCo-Warp's, compiled side by side
 motion           recorded motions that robots follow; motion_convert: `warpsac motion`
 host/ jax/ torch/ probes/   the families, by how they are stepped; toy tasks with known values
 

@@ -10,7 +10,7 @@ from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,12 +20,11 @@ import numpy as np
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
-from warpsac.envs import mujoco_robots
+from warpsac.envs import mujoco_robots, warp_kernels
 from warpsac.envs import symmetry as mirrors
 from warpsac.envs.contract import Command, EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment, Robot
 from warpsac.envs.drawing import FirstEnvironment, Picture
-from warpsac.envs.jax import warp_kernels
 from warpsac.envs.jax.playground_tasks import GOVERNED as GOVERNED
 from warpsac.envs.jax.playground_tasks import ROBOTS, choose_impl, critic_parts, load, randomizer
 from warpsac.envs.jax.playground_tasks import missing as missing
@@ -93,7 +92,7 @@ class PlaygroundEnvs:
     ):
         """`env` is an MjxEnv on the physics `impl`; `randomized` the models of all environments and their axes."""
         self._config, self.impl, self._env, self._randomized = config, impl, env, randomized
-        self._wait_for_kernels = warp_kernels.load_in_time(env.unwrapped) if impl == "warp" else lambda: None
+        self._wait_for_kernels = _load_kernels(env.unwrapped) if impl == "warp" else lambda: None
         program, traced = jax.make_jaxpr(env.reset, return_shape=True)(jax.random.PRNGKey(0))
         self._physics = Physics.of(env, traced.data, impl)
         own = env.unwrapped._config
@@ -296,6 +295,13 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
         return np.array(own["min"], np.float64), np.array(own["max"], np.float64)
     high = np.array(own.get("a", (1.0, 1.0, 1.0)), np.float64)
     return -high, high
+
+
+def _load_kernels(env: Any) -> Callable[[], None]:
+    import warp
+
+    device = warp.device_from_jax(jax.devices()[0])
+    return warp_kernels.load_in_time(lambda: warp_kernels.of_playground(env, device), device)
 
 
 def _layout(env: Any, program: Any, traced: Any, groups: Groups | None) -> Layout:

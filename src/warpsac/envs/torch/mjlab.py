@@ -8,6 +8,7 @@ by name.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from warpsac.config.provenance import installed_versions
 from warpsac.config.schema import EnvConfig
+from warpsac.envs import warp_kernels
 from warpsac.envs.contract import EnvSpec, Scene
 from warpsac.envs.deploy_contract import Deployment
 from warpsac.envs.drawing import FirstEnvironment
@@ -55,7 +57,7 @@ class MjlabEnvs(TorchEnvs):
             self.notes += (LOSES_LAST,)
         if render:
             _draw_quickly(settings)
-        with without_tables():
+        with without_tables(), _kernels_side_by_side():
             from mjlab.envs import ManagerBasedRlEnv
 
             self._env: Any = ManagerBasedRlEnv(settings, str(device), render_mode="rgb_array" if render else None)
@@ -193,6 +195,27 @@ def symmetry(target: Target, config: EnvConfig) -> Symmetry | None:
     """How a task's observations and actions look in a mirror; None where its actions are not joint targets."""
     with contextlib.closing(MjlabEnvs(target, 1, config)) as made:
         return made.symmetry()
+
+
+@contextlib.contextmanager
+def _kernels_side_by_side() -> Iterator[None]:
+    """On a GPU MJLab's simulations record their steps when they are made, for which all kernels must be there."""
+    from mjlab.sim import Simulation
+
+    record, known = Simulation.create_graph, False
+
+    def load_and_record(simulation: Any) -> None:
+        nonlocal known
+        if simulation.use_cuda_graph and not known:  # it is recorded again when models become different
+            warp_kernels.load_in_time(lambda: warp_kernels.of_mjlab(simulation), simulation.wp_device)()
+        known = True
+        record(simulation)
+
+    Simulation.create_graph = load_and_record
+    try:
+        yield
+    finally:
+        Simulation.create_graph = record
 
 
 def _draw_quickly(settings: Any) -> None:

@@ -1,7 +1,7 @@
 """The kernels of MuJoCo-Warp, compiled side by side before a simulator needs the first.
 
 Warp compiles a kernel where it is first launched: one after the other, a minute of processor time for a humanoid, while
-the GPU and all other cores wait. Which kernels a model needs is known before: `needed` makes one step of the model in
+the GPU and all other cores wait. Which kernels a model needs is known before: `launched` makes a step of the model in
 Python with launches that only take note of their kernel, in a fraction of a second. `load` then compiles and loads them
 in threads; what Warp keeps on disk from an earlier start is read from there.
 
@@ -24,24 +24,58 @@ class Needed(NamedTuple):
     block_dim: int | None  # threads of a block that it is compiled for; None: as many as usual
 
 
-def load_in_time(environment: Any) -> Callable[[], None]:
-    """Begin to load all kernels of an MjxEnv on Warp; the result waits until they are there."""
-    import jax
+def of_playground(environment: Any, device: Any) -> list[Needed]:
+    """What a step of an MjxEnv on Warp launches, with the options that MJX gives its model."""
+    import warp
+    from mujoco.mjx.third_party import mujoco_warp
+
+    model, options, settings = environment.mj_model, environment.mjx_model.opt._impl, environment._config
+    sizes = {name: settings[name] for name in ("naconmax", "njmax") if settings.get(name)}
+
+    def step() -> None:
+        own = mujoco_warp.put_model(model)
+        for name, value in vars(options).items():
+            if isinstance(value, bool | int) and hasattr(own.opt, name):
+                setattr(own.opt, name, value)
+        mujoco_warp.step(own, mujoco_warp.make_data(model, nworld=1, **sizes))
+
+    # The last has no kernels, and is loaded by every call.
+    return [*launched(step, device), Needed(warp.get_module("mujoco.mjx.warp.ffi"), None)]
+
+
+def of_mjlab(simulation: Any) -> list[Needed]:
+    """What a step of MJLab's Simulation launches, and a reset."""
+    import mujoco_warp
+    import warp
+
+    model, settings = simulation.mj_model, simulation.cfg
+
+    def step() -> None:
+        own = mujoco_warp.put_model(model)
+        settings.apply_wp_opt(own.opt)
+        data = mujoco_warp.make_data(model, nworld=1, nconmax=settings.nconmax, njmax=settings.njmax)
+        mujoco_warp.step(own, data)
+        mujoco_warp.reset_data(own, data, reset=warp.zeros(1, dtype=bool))  # of chosen environments
+
+    return launched(step, simulation.wp_device)
+
+
+def load_in_time(needed: Callable[[], Sequence[Needed]], device: Any) -> Callable[[], None]:
+    """Begin to load what is needed; the result waits until it is there."""
     import warp
 
     try:
-        device = warp.device_from_jax(jax.devices()[0])
-        modules = needed(environment.mj_model, environment.mjx_model.opt, environment._config, device)
+        # Earlier versions cannot compile in several threads.
+        modules = needed() if hasattr(warp.config, "load_module_max_workers") else []
     except Exception:
         # It looks into packages that may change. Whatever is wrong with the model is said where it is simulated.
-        return lambda: None
+        modules = []
     return load(modules, device)
 
 
-def needed(model: Any, options: Any, settings: Any, device: Any) -> list[Needed]:
-    """What a step of the model launches, with the options that MJX gives it; the slowest to compile come first."""
+def launched(step: Callable[[], None], device: Any) -> list[Needed]:
+    """What a function would launch, the slowest to compile first; it computes nothing meanwhile."""
     import warp
-    from mujoco.mjx.third_party import mujoco_warp
 
     found: dict[Needed, None] = {}  # a set that keeps the order
 
@@ -66,13 +100,7 @@ def needed(model: Any, options: Any, settings: Any, device: Any) -> list[Needed]
         "get_suggested_block_size": block_size,
     }  # fmt: skip
     with _replaced(warp, stand_ins), warp.ScopedDevice(device):
-        own = mujoco_warp.put_model(model)
-        for name, value in vars(options._impl).items():
-            if isinstance(value, bool | int) and hasattr(own.opt, name):
-                setattr(own.opt, name, value)
-        sizes = {name: settings[name] for name in ("naconmax", "njmax") if settings.get(name)}
-        mujoco_warp.step(own, mujoco_warp.make_data(model, nworld=1, **sizes))
-    found[Needed(warp.get_module("mujoco.mjx.warp.ffi"), None)] = None  # it has none, and is loaded by every call
+        step()
     # Those with blocks of their own multiply and factorise matrices or look for contacts, in long unrolled code; after
     # them those of many kernels.
     return sorted(found, key=lambda one: (one.block_dim is None, -len(one.module.kernels)))
@@ -94,7 +122,7 @@ def load(modules: Sequence[Needed], device: Any) -> Callable[[], None]:
     """Compile and load them in threads: Python waits while compilers work. The result waits for all."""
     import warp
 
-    threads = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="warp-kernels")
+    threads = ThreadPoolExecutor(os.cpu_count(), "warp-kernels")
     loading = [
         threads.submit(warp.force_load, device, [module], block_dim=block_dim, max_workers=0)
         for module, block_dim in modules
