@@ -65,6 +65,8 @@ class Pair:
                 [sys.executable, "-m", "warpsac", "train", *words, *(differing if i else ()),
                  "--coordinator", f"localhost:{port}", "--process", str(i), "--processes", "2"],
                 stdout=file, stderr=subprocess.STDOUT, start_new_session=True,
+                # Each start needs the same programs.
+                env=os.environ | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
             )
             for i, file in enumerate(self._files)
         ]  # fmt: skip
