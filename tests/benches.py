@@ -24,6 +24,7 @@ from warpsac.config.loading import override
 SETTINGS = {key: value for key, value in TINY.items() if key != "task"} | {
     "eval": {"every": 0, "episodes": 2, "num_envs": 2},
     "checkpoint": {"every": 30},
+    "learner": TINY["learner"] | {"policy_delay": 1},  # one program of updates, not one for each phase
 }
 
 

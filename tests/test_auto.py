@@ -169,10 +169,11 @@ def test_each_arm_draws_by_its_own_age_law() -> None:
         ring.add(rng.uniform(-1, 1, (1, 3, 2)), step)
     keys = algorithm.sample_keys(algorithm.streams([4]), np.int32(7))
     on_device = jax.tree.map(jnp.asarray, ring.state)
-    drawn, on_host = algorithm.draw(on_device, keys), algorithm.draw_on_host(ring, keys)
+    drawn, on_host = quick.jit(algorithm.draw)(on_device, keys), algorithm.draw_on_host(ring, keys)
+    sample = quick.jit(replay.sample, static_argnums=(1, 2, 4, 5))
     for k, arm in enumerate(algorithm.arms):
         law = AgeLaw.of(arm.decay_steps, algorithm.weight_floor)
-        alone = replay.sample(on_device, spec, law, keys[:, k], algorithm.batch_size, algorithm.gamma)
+        alone = sample(on_device, spec, law, keys[:, k], algorithm.batch_size, algorithm.gamma)
         for mine, host, expected in zip(drawn, on_host, alone, strict=True):
             if expected is not None:
                 np.testing.assert_array_equal(mine[:, k], expected)
@@ -294,9 +295,10 @@ def test_equal_returns_drop_nobody_and_favour_the_default(spread: float) -> None
 def test_before_every_arm_has_finished_an_episode_nothing_moves() -> None:
     algorithm = portfolio_of(envs=3)
     state = first = algorithm._first_standing()
+    observe = quick.jit(algorithm._observe)
     for _ in range(50):
         ended = np.asarray(state.owner) == 0
-        state = algorithm._observe(state, np.full(3, 5, np.float32), ended, ended & False)
+        state = observe(state, np.full(3, 5, np.float32), ended, ended & False)
     np.testing.assert_allclose(state.leaning, first.leaning, atol=1e-6)
     assert int(state.choice) == 0
 
@@ -317,10 +319,11 @@ def test_every_environment_acts_by_its_own_arm() -> None:
     state = algorithm.init([1], None)  # type: ignore[arg-type]
     keys, obs = algorithm.streams([1]), np.random.default_rng(0).normal(size=(1, 6, 3)).astype(np.float32)
     standing = state.scale._replace(owner=jnp.asarray([[0, 1, 2, 2, 1, 0]], jnp.int32))
-    action, _ = algorithm.act(state.learner.policy, state.exploration, standing, obs, keys, np.int32(10_000))
+    act = quick.jit(algorithm.act)
+    action, _ = act(state.learner.policy, state.exploration, standing, obs, keys, np.int32(10_000))
     for k in range(3):
         alone = standing._replace(owner=jnp.full((1, 6), k, jnp.int32))
-        of_arm, _ = algorithm.act(state.learner.policy, state.exploration, alone, obs, keys, np.int32(10_000))
+        of_arm, _ = act(state.learner.policy, state.exploration, alone, obs, keys, np.int32(10_000))
         mine = np.asarray(standing.owner[0]) == k
         np.testing.assert_array_equal(action[0][mine], of_arm[0][mine])
         assert not np.allclose(action[0][~mine], of_arm[0][~mine])

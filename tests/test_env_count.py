@@ -134,6 +134,7 @@ def test_a_run_measures_once_records_its_number_and_resumes_with_it(
 ) -> None:
     """Learning starts after 8 transitions, so 4 environments are the most."""
     settings = TINY | {"env": {"num_envs": "auto"}, "learning_starts": 8, "total_steps": 80, "stop_at": 40}
+    settings["learner"] = TINY["learner"] | {"policy_delay": 1}  # one program of updates, not one for each phase
     settings |= {"replay": {"capacity": 150, "batch_size": 4}, "eval": {"every": 0, "episodes": 1, "num_envs": 1}}
     settings.pop("task")
     run = train("probe-native", profile="demo", out=str(tmp_path), **settings).runs[0]

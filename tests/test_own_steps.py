@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import quick
 from runs import assert_same_run, state_of, tiny
 from test_auto import THREE, portfolio_of, tiny_auto
 from warpsac.agents.sac.portfolio import Portfolio
@@ -23,6 +24,9 @@ from warpsac.training import start
 from warpsac.types import StepResult
 
 HALF: dict[str, Any] = {"auto": {"arms": THREE, "own_share": 0.5}}
+
+# Call by call, what is within a step would be compiled again each time.
+add: Any = quick.jit(ring.add, static_argnames="spec")
 
 
 def filled(spec: RingSpec, count: int, arms: int = 3, device: bool = False) -> HostRing:
@@ -38,7 +42,7 @@ def filled(spec: RingSpec, count: int, arms: int = 3, device: bool = False) -> H
         action = rng.uniform(-1, 1, (*shape, spec.action_dim)).astype(np.float32)
         made.add(action, step, owner)
         if device:
-            state = ring.add(state, spec, action, step, owner)
+            state = add(state, spec, action, step, owner)
         owner = np.where(ended, rng.integers(0, arms, shape), owner).astype(np.int32)
     if device:
         for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(made.state), strict=True):
@@ -187,7 +191,9 @@ def test_who_acted_is_kept_before_rewards_decide_who_is_next() -> None:
     scale = state.scale._replace(owner=jnp.asarray([[2, 1, 0]], jnp.int32))
     ended = np.ones((1, 3), bool)
     step = StepResult(obs, np.ones((1, 3), np.float32), ended & False, ended, obs)
-    memory, after = algorithm.remember(state.memory, scale, obs, np.zeros((1, 3, 2)), step, None, np.int32(0))
+    memory, after = quick.jit(algorithm.remember)(
+        state.memory, scale, obs, np.zeros((1, 3, 2)), step, None, np.int32(0)
+    )
     assert memory.owner[0].tolist() == [[2, 1, 0]]
     assert after.owner.tolist() != [[2, 1, 0]]
 

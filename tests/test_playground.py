@@ -163,7 +163,7 @@ def test_staggered_starts() -> None:
 @pytest.mark.slow
 def test_train_resume_evaluate_and_watch(tmp_path: Path) -> None:
     """The whole way on the real simulator, and a resumed run equal to the uninterrupted one."""
-    settings: dict[str, Any] = {"task": "CartpoleBalance", "env": {"num_envs": 3}, "updates_per_step": 2}
+    settings: dict[str, Any] = {"task": "CartpoleBalance", "env": {"num_envs": 3}, "learner": {"policy_delay": 1}}
     whole = training.train(tiny(tmp_path / "whole", **settings)).runs[0]
     (run,) = training.train(tiny(tmp_path / "parts", **settings, stop_at=90)).runs
     assert training.resume([run], stop_at=270).finished

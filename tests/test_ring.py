@@ -448,14 +448,14 @@ def test_a_faulty_step_closes_the_episode_before_it_and_is_never_sampled() -> No
     device, host = ring.init(spec, jnp.asarray(first)), HostRing.init(spec, first)
     for t in range(5):
         action, result = np.full((1, 2, 1), 0.1 * t, np.float32), step(t, faulty=t == 2)
-        device = ring.add(device, spec, jnp.asarray(action), jax.tree.map(jnp.asarray, result))
+        device = add(device, spec=spec, action=action, step=result)
         host.add(action, result)
     for name, value in device._asdict().items():
         np.testing.assert_array_equal(np.asarray(value), getattr(host.state, name), err_msg=name)
 
     # Ages 3, 2, 1, 0 are steps 0, 1, 2, 3; of env 1, step 1 ends truncated at observation 22, step 2 is void.
-    age, env = jnp.array([[3, 2, 1, 0, 1]]), jnp.array([[1, 1, 1, 1, 0]])
-    batch = ring.gather(device, spec, age, env, 0.5)
+    age, env = np.array([[3, 2, 1, 0, 1]], np.int32), np.array([[1, 1, 1, 1, 0]], np.int32)
+    batch = gather(device, spec=spec, age=age, env=env, gamma=0.5)
     np.testing.assert_allclose(batch.obs[0, :, 0], [20, 21, 20, 90, 12])  # the void one: the first stands in
     np.testing.assert_allclose(batch.reward[0], [100 + 0.5 * 200, 200, 200, 400 + 0.5 * 500, 3 + 0.5 * 4])
     np.testing.assert_allclose(batch.next_obs[0, :, 0], [22, 22, 22, 93, 14])
@@ -463,4 +463,4 @@ def test_a_faulty_step_closes_the_episode_before_it_and_is_never_sampled() -> No
     same = host.gather(np.asarray(age), np.asarray(env), 0.5)
     for name, value in batch._asdict().items():
         np.testing.assert_array_equal(np.asarray(value), getattr(same, name), err_msg=name)
-    assert np.isfinite(ring.gather(device, spec, jnp.array([[1]]), jnp.array([[1]]), 0.5).next_obs).all()
+    assert np.isfinite(gather(device, spec=spec, age=age[:, 2:3], env=env[:, 2:3], gamma=0.5).next_obs).all()

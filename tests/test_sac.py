@@ -48,29 +48,28 @@ def scrambled(agent: SacActor, seed: int = 0) -> Learner:
     rng = np.random.default_rng(seed)
 
     def moved(tree: Any, size: float) -> Any:
-        return jax.tree.map(lambda x: x + size * rng.standard_normal(x.shape).astype(np.float32), tree)
+        return jax.tree.map(lambda x: np.asarray(x) + size * rng.standard_normal(x.shape).astype(np.float32), tree)
 
     def positive(tree: Any, low: float, high: float) -> Any:
-        return jax.tree.map(lambda x: jnp.asarray(rng.uniform(low, high, x.shape), jnp.float32), tree)
+        return jax.tree.map(lambda x: rng.uniform(low, high, x.shape).astype(np.float32), tree)
 
     def adam(state: Any, count: int) -> Any:
-        return state._replace(
-            count=jnp.asarray(count, jnp.int32), mu=moved(state.mu, 0.02), nu=positive(state.nu, 1e-4, 1e-3)
-        )
+        return state._replace(count=np.int32(count), mu=moved(state.mu, 0.02), nu=positive(state.nu, 1e-4, 1e-3))
 
     fresh = sac.init_learner(agent, seed)
-    return fresh._replace(
+    learner = fresh._replace(
         actor=moved(fresh.actor, 0.3),
         actor_moments=positive(fresh.actor_moments, 0.5, 2.0),
         critic=moved(fresh.critic, 0.3),
         critic_moments=positive(fresh.critic_moments, 0.5, 2.0),
         target=moved(fresh.target, 0.3),
-        log_alpha=jnp.asarray(-1.2, jnp.float32),
+        log_alpha=np.float32(-1.2),
         actor_adam=adam(fresh.actor_adam, 7),
         critic_adam=adam(fresh.critic_adam, 14),
         alpha_adam=adam(fresh.alpha_adam, 7),
-        updates=jnp.asarray(14, jnp.int32),
+        updates=np.int32(14),
     )
+    return jax.device_put(learner)
 
 
 def random_batch(agent: SacActor, size: int = 12, seed: int = 0) -> Batch:
@@ -79,7 +78,7 @@ def random_batch(agent: SacActor, size: int = 12, seed: int = 0) -> Batch:
     obs = rng.normal(0.5, 2.0, (2, size, agent.views.obs_dim))
     gamma = agent.config.gamma
     return Batch(
-        *(jnp.asarray(x, jnp.float32) for x in (
+        *(jax.device_put(np.asarray(x, np.float32)) for x in (
             obs[0], rng.uniform(-1, 1, (size, agent.action_dim)), rng.normal(0, 4, size),
             rng.choice([0.0, gamma, gamma**2, gamma**3], size), obs[1],
         ))
@@ -333,11 +332,14 @@ def learned(task: str, variant: str) -> tuple[SacActor, Learner]:
 
 def values(agent: SacActor, learner: Learner, obs: Any, action: Any) -> np.ndarray:
     """E[Q] of each member, [C, B]."""
-    logits, _ = critic_apply(
-        learner.critic, jnp.asarray(obs, jnp.float32)[:, None], jnp.asarray(action, jnp.float32)[:, None],
-        learner.critic_moments, agent.number,
-    )  # fmt: skip
-    return np.asarray(expected_value(logits, value_support(agent.config.atoms, agent.config.value_limit)))
+    obs, action = (np.asarray(array, np.float32)[:, None] for array in (obs, action))
+    return np.asarray(_values(agent, learner, obs, action))
+
+
+@functools.partial(quick.jit, static_argnums=0)
+def _values(agent: SacActor, learner: Learner, obs: Any, action: Any) -> Any:
+    logits, _ = critic_apply(learner.critic, obs, action, learner.critic_moments, agent.number)
+    return expected_value(logits, value_support(agent.config.atoms, agent.config.value_limit))
 
 
 VARIANTS = pytest.mark.parametrize("variant", ["warpsac-l", "warpsac-a"])
@@ -449,10 +451,11 @@ def test_a_seed_learns_the_same_next_to_others() -> None:
         algorithm = make_algorithm(seeds)
         keys, actor = algorithm.streams(seeds), algorithm.actor
         step = quick.jit(algorithm.update, static_argnames="actor_turn")
-        learner = stacked([sac.init_learner(actor, seed) for seed in seeds])
+        together = quick.jit(stacked)
+        learner = together([sac.init_learner(actor, seed) for seed in seeds])
         scale, sums = stacked([RewardScale.initial(4) for _ in seeds]), algorithm.empty_sums()
         for i in range(20):
-            batch = stacked([random_batch(actor, seed=100 * seed + i) for seed in seeds])
+            batch = together([random_batch(actor, seed=100 * seed + i) for seed in seeds])
             learner, sums = step(learner, batch, scale, sums, keys, actor_turn=i % 2 == 0)
         counts = {name: count.tolist() for name, count in sums.named()["counts"].items()}
         assert counts["loss/critic"] == [20] * len(seeds)
@@ -471,9 +474,8 @@ def test_random_streams_belong_to_seed_and_counter() -> None:
         """The actions of untrained policies: random ones during the warm-up."""
         obs = jnp.ones((len(seeds), algorithm.ring.num_envs, algorithm.ring.obs_dim))
         agent, keys = algorithm.init(seeds, algorithm.init_memory(obs)), algorithm.streams(seeds)
-        action, after = algorithm.act(
-            agent.learner.policy, agent.exploration, agent.scale, obs, keys, jnp.int32(counter)
-        )
+        acts = quick.jit(algorithm.act)
+        action, after = acts(agent.learner.policy, agent.exploration, agent.scale, obs, keys, jnp.int32(counter))
         assert (counter >= algorithm.warmup) == bool(after.noise.any())  # noise is drawn for the policy alone
         return np.asarray(action)
 
