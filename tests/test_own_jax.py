@@ -247,11 +247,18 @@ def test_training_evaluation_and_resume_in_the_fused_loop() -> None:
         task="jax_envs:Blind",
         total_steps=4000,
         learning_starts=8,
-        updates_per_step=2,
         seeds=(1, 2),
         env=EnvConfig(num_envs=2),
         replay=ReplayConfig(capacity=40, batch_size=8, n_step=2, decay_steps=20),
-        learner=LearnerConfig(actor_width=8, critic_width=8, actor_blocks=1, critic_blocks=1, expansion=2, atoms=21),
+        learner=LearnerConfig(
+            actor_width=8,
+            critic_width=8,
+            actor_blocks=1,
+            critic_blocks=1,
+            expansion=2,
+            atoms=21,
+            policy_delay=1,
+        ),
     )
     driver = fused_driver(config, made(Blind), made(Blind, 3))
     driver.advance(4)

@@ -19,6 +19,7 @@ from warpsac.training.devices import choose_placement, free_device_bytes, free_h
 from warpsac.types import StepResult
 
 GAMMA = 0.5
+init = jax.jit(ring.init, static_argnums=0)
 add = jax.jit(ring.add, static_argnames="spec")
 cut = jax.jit(ring.cut, static_argnames="spec")
 gather = jax.jit(ring.gather, static_argnames=("spec", "gamma"))
@@ -43,7 +44,7 @@ def at(state, spec, age, env=0):
 
 def build(spec, steps, first=0.0):
     """Actions are numbered 10, 11, ..."""
-    state = ring.init(spec, np.full((1, 1, 1), first, np.float32))
+    state = init(spec, np.full((1, 1, 1), first, np.float32))
     for i, step in enumerate(steps):
         state = add(state, spec=spec, action=np.full((1, 1, 1), 10 + i, np.float32), step=step)
     return state
@@ -97,7 +98,7 @@ def test_terminated_wins_over_truncated():
 def test_wrap_around_keeps_exactly_the_newest():
     for n_step in (1, 3):
         spec = RingSpec(capacity=4, num_envs=1, obs_dim=1, action_dim=1, n_step=n_step)
-        state = ring.init(spec, np.zeros((1, 1, 1), np.float32))
+        state = init(spec, np.zeros((1, 1, 1), np.float32))
         for i in range(23):
             state = add(state, spec=spec, action=np.full((1, 1, 1), i, np.float32), step=one(2.0**i, i + 1))
             available = int(ring.available_ages(state, spec)[0])
@@ -112,7 +113,7 @@ def test_cut_by_hand():
     spec = RingSpec(capacity=10, num_envs=1, obs_dim=1, action_dim=1)
     yes, no = np.ones((1, 1), bool), np.zeros((1, 1), bool)
     new = lambda value: np.full((1, 1, 1), value, np.float32)
-    state = ring.init(spec, new(0))
+    state = init(spec, new(0))
     state = cut(state, spec=spec, mask=yes, new_obs=new(7))  # nothing stored yet: only another first observation
     assert state.final_count.tolist() == [0]
     assert not np.asarray(state.end).any()
@@ -136,7 +137,7 @@ def test_full_side_table_lets_old_rows_leave():
     """Two slots: the third end overwrites the first, so steps up to the first end leave replay."""
     spec = RingSpec(capacity=100, num_envs=1, obs_dim=1, action_dim=1, final_slots=2)
     ends = {3: 100, 5: 200, 9: 300, 10: 400}
-    state = ring.init(spec, np.zeros((1, 1, 1), np.float32))
+    state = init(spec, np.zeros((1, 1, 1), np.float32))
     expected = []
     for i in range(12):
         step = one(i, i + 1, truncated=i in ends, final=ends.get(i, 0))
@@ -245,7 +246,7 @@ class ListReplay:
 def test_against_a_list_of_episodes(case):
     spec, events = case.spec, stream(case)
     first = next(events)
-    state, slow = ring.init(spec, first), ListReplay(first, case.n_step)
+    state, slow = init(spec, first), ListReplay(first, case.n_step)
     for mask, new_obs, action, step in events:
         state = cut(state, spec=spec, mask=mask, new_obs=new_obs)
         slow.cut(mask, new_obs)
@@ -270,7 +271,7 @@ def test_the_side_table_loses_no_more_than_it_must():
     """With F slots, replay reaches back to just after the end whose slot was overwritten last."""
     case = Case(2, 4, 2, ages=50, slots=9, steps=40)
     events, spec = stream(case, seed=3), case.spec
-    state = ring.init(spec, next(events))
+    state = init(spec, next(events))
     ends = [[], []]
     for t, (_, _, action, step) in enumerate(events):
         state = add(state, spec=spec, action=action, step=step)
@@ -295,7 +296,7 @@ def test_the_side_table_loses_no_more_than_it_must():
 def test_host_ring_returns_the_same_bits(case, sampler):
     spec, law, events = case.spec, AgeLaw.of(6, 0.15), stream(case)
     first = next(events)
-    device, host = ring.init(spec, first), HostRing.init(spec, first)
+    device, host = init(spec, first), HostRing.init(spec, first)
     for i, (mask, new_obs, action, step) in enumerate(events):
         device = cut(device, spec=spec, mask=mask, new_obs=new_obs)
         host.cut(mask, new_obs)
@@ -329,8 +330,8 @@ def test_seeds_do_not_see_each_other():
     """Two seeds side by side hold what each holds alone, and draw the same with the same key."""
     both, law = Case(2, 3, 2, slots=7), AgeLaw.of(5, 0.1)
     alone = both._replace(seeds=1)
-    states = [ring.init(both.spec, (events := list(stream(both)))[0])]
-    states += [ring.init(alone.spec, events[0][s : s + 1]) for s in range(2)]
+    states = [init(both.spec, (events := list(stream(both)))[0])]
+    states += [init(alone.spec, events[0][s : s + 1]) for s in range(2)]
     for _, _, action, step in events[1:]:
         states[0] = add(states[0], spec=both.spec, action=action, step=step)
         for s in range(2):
@@ -445,7 +446,7 @@ def test_a_faulty_step_closes_the_episode_before_it_and_is_never_sampled() -> No
         return StepResult(obs, reward, no, no, np.zeros_like(obs), faulty=mask)
 
     first = np.array([[[10.0], [20.0]]], np.float32)
-    device, host = ring.init(spec, jnp.asarray(first)), HostRing.init(spec, first)
+    device, host = init(spec, jnp.asarray(first)), HostRing.init(spec, first)
     for t in range(5):
         action, result = np.full((1, 2, 1), 0.1 * t, np.float32), step(t, faulty=t == 2)
         device = add(device, spec=spec, action=action, step=result)
