@@ -221,10 +221,10 @@ def test_a_run_on_several_devices_finds_the_values_of_a_probe() -> None:
     assert driver.devices == 4
     for stretch in (config.first_learning, 1000):
         driver.advance(stretch)
-    learner, scale = jax.device_get((take_first(driver.state.agent.learner), take_first(driver.state.agent.scale)))
+    learner, scale = take_first(jax.device_get((driver.state.agent.learner, driver.state.agent.scale)))
     agent: Any = driver.algorithm.actor
     obs = np.asarray([0.0, 1.0], np.float32)
-    taken = np.asarray(agent.best_action(learner.policy, obs[:, None]))[:, 0]
+    taken = np.asarray(quick.jit(agent.best_action)(learner.policy, obs[:, None]))[:, 0]
     expected = np.asarray([0.5, 1.0]) * np.asarray(scale.factor(agent.config.value_limit))
     np.testing.assert_allclose(test_sac.values(agent, learner, obs, taken), np.tile(expected, (2, 1)), atol=0.06)
 
