@@ -101,19 +101,27 @@ def timed(words: Sequence[str], run: Path, asked: argparse.Namespace, environmen
     return seen.found | {"total": round(time.monotonic() - began, 1), "ended": ended}
 
 
+def kinds(asked: argparse.Namespace) -> Sequence[str]:
+    return ("cold", "warm") if asked.caches == "both" else (asked.caches,)
+
+
+def folder_of(out: Path, seed: int, caches: str) -> Path:
+    return out / f"seed{seed}-{caches}"
+
+
 def runs(words: Sequence[str], out: Path, asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     for seed in asked.seeds:
         with tempfile.TemporaryDirectory() as cache:
-            for caches in ("cold", "warm") if asked.caches == "both" else (asked.caches,):
+            for caches in kinds(asked):
                 environment = dict(os.environ) if asked.caches == "warm" else with_caches(Path(cache))
-                run = out / f"seed{seed}-{caches}"
+                run = folder_of(out, seed, caches)
                 found = timed([*words, "--seed", str(seed)], run, asked, environment)
                 yield {"seed": seed, "caches": caches, **found}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--reach", type=float, nargs="+", required=True, help="returns")
+    parser.add_argument("--reach", type=float, nargs="+", required=True, help="mean returns to wait for")
     parser.add_argument("--episodes", type=positive, help="that an evaluation must have; default: as configured")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="each alone")
     parser.add_argument("--caches", choices=("both", "cold", "warm"), default="both")
@@ -130,6 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise UserError(f"--episodes {asked.episodes}: {what}")
     with tempfile.TemporaryDirectory() as folder:
         out = asked.out or Path(folder)
+        for run in (folder_of(out, seed, caches) for seed in asked.seeds for caches in kinds(asked)):
+            if run.exists():  # its evaluations would be taken for those of now
+                raise UserError(f"--out {out}: {run.name} is there already; name another folder")
         found = list(runs(asked.words, out, asked))
         meta: dict[str, Any] = next((json.loads(path.read_text()) for path in out.glob("*/meta.json")), {})
     report: dict[str, Any] = {

@@ -63,8 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     modules = warp_kernels.of_playground(env, "cpu")
     foreseeing, cores = time.perf_counter() - begun, os.cpu_count() or 1
     for module, block_dim in modules:
-        if block_dim is not None:
-            module.options["block_dim"] = block_dim
+        module.options["block_dim"] = block_dim
     rounds = [[compiled(modules, asked.arch, threads) for threads in (1, cores)] for _ in range(asked.rounds)]
     one_by_one = statistics.median(one[0].seconds for one in rounds)
     side_by_side = statistics.median(one[1].seconds for one in rounds)

@@ -76,7 +76,7 @@ def test_the_kernels_of_a_step_and_a_reset_are_foreseen(simulator: Any, monkeypa
     def watched(launch: Any) -> Any:
         def one(kernel: Any, *rest: Any, **more: Any) -> Any:
             if np.prod(more["dim"] if "dim" in more else rest[0]) > 0:
-                launched.add((kernel.module.name, more.get("block_dim")))
+                launched.add((kernel.module.name, more.get("block_dim") or kernel.module.options["block_dim"]))
             return launch(kernel, *rest, **more)
 
         return one

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from runs import tiny
-from warpsac import __main__, cli
+from warpsac import __main__, cli, resume
 from warpsac.agents.algorithm import RewardScale, stacked
 from warpsac.agents.sac import learner as sac
 from warpsac.agents.sac.algorithm import Sac
@@ -65,6 +65,20 @@ def test_a_program_compiled_ahead_is_neither_traced_nor_compiled_again(caplog: p
     assert int(result["b"]) == 1
     assert traced == [True]
     assert "XLA compilation" not in caplog.text
+
+
+def test_a_run_that_is_resumed_compiles_what_is_left(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing if nothing is."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    (run,) = start.train(tiny(tmp_path, task="probe-native", stop_at=75)).runs
+    started.clear()
+    resume(run, stop_at=150)
+    assert started == [EVALUATION, LEARNING]
+    started.clear()
+    resume(run)
+    assert started == []
 
 
 def test_what_fails_ahead_fails_where_it_is_called() -> None:
@@ -117,10 +131,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     begin = CompiledAhead.start
 
-    def start(ahead: CompiledAhead, name: str, program: Any, *arguments: Any, **static: Any) -> None:
+    def start(ahead: CompiledAhead, name: str, program: Any, *arguments: Any, **static: Any) -> bool:
         names.append(name)
-        begin(ahead, name, program, *arguments, **static)
-        assert [other for other, _ in ahead._started] == names, "nothing failed"
+        assert begin(ahead, name, program, *arguments, **static), "nothing failed"
+        return True
 
     monkeypatch.setattr(CompiledAhead, "start", start)
     return names

@@ -23,7 +23,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from warpsac.config.arms import arms_of
-from warpsac.config.profiles import PROFILES, VARIANTS, wrong_variant
+from warpsac.config.profiles import FAST, PROFILES, VARIANTS, wrong_variant
 from warpsac.config.schema import (
     AUTO,
     CALIBRATED,
@@ -113,7 +113,8 @@ def _algorithm_rules(config: Config) -> Iterator[Rule]:
         axes, only = _defaults("auto", AutoConfig()), f"has no effect with variant {config.variant}: leave it out"
     for path, default in axes.items():
         yield path, functools.reduce(getattr, path.split("."), config) == default, only
-    yield "profile", config.profile in PROFILES, f"must be one of {', '.join(PROFILES)}"
+    fast = f"must be one of {', '.join(PROFILES)}; {FAST} goes with a task alone, once"
+    yield "profile", config.profile in PROFILES, fast
 
 
 def _defaults(section: str, settings: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from warpsac.config.schema import (
     PpoConfig,
     ReplayConfig,
 )
-from warpsac.errors import ConfigError
+from warpsac.errors import ConfigError, counted
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,11 @@ FAST = "fast"
 FAST_ENVS, FAST_VARIANT = 4096, "warpsac-norm-off"
 
 
+def base_of(profile: str) -> str:
+    """What a fast profile is made of; any other is its own."""
+    return profile.removesuffix(f"-{FAST}")
+
+
 def _ppo_profile(name: str) -> Config:
     """The PPO sizes of a profile: its discount and number format, many more steps, no replay."""
     base = PROFILES[name]
@@ -166,7 +171,7 @@ def resolve(
     for name, value, known in (("algo", algo, typing.get_args(Algo)), ("profile", profile, (*PROFILES, FAST))):
         if value is not None and value not in known:
             raise ConfigError(name, value, f"must be one of {', '.join(known)}")
-    fast = profile is not None and profile.endswith(FAST)
+    fast = profile is not None and (profile == FAST or base_of(profile) != profile)
     if fast and PPO in (algo, variant):
         raise ConfigError("profile", profile, f"is a recipe for algo sac: leave it out with algo {PPO}")
     named = None if profile == FAST else profile
@@ -181,7 +186,8 @@ def resolve(
         by_size = "cpu" if regime == "limited" else "mjlab"
         named = by_size if family in OWN_FAMILIES else FAMILY_PROFILES.get(family or "", by_size)
         if fast and named in DATA_LIMITED:
-            raise ConfigError("profile", profile, f"is for many robots on a GPU, not for {source}: leave it out")
+            why = f"is for tasks of at least {ABUNDANT_ENVS} environments, not for {source}: leave it out"
+            raise ConfigError("profile", profile, why)
         named = f"{named}-{FAST}" if fast else named
     profile = named
     if PPO in (algo, variant):
@@ -261,14 +267,14 @@ PROFILES |= {f"{name}-{FAST}": _fast(PROFILES[name]) for name in dict.fromkeys(F
 def recipe_notes(config: Config) -> list[str]:
     """A line, if the task's kind or the number of environments has changed the recipe."""
     notes = [_tracking_note(config)] if config.profile == TRACKING else []
-    notes += [_fast_note(config)] if config.profile.endswith(FAST) else []
+    notes += [_fast_note(config)] if base_of(config.profile) != config.profile else []
     base, count = PROFILES[config.profile], config.env.num_envs
     if config.algo == PPO or count == base.env.num_envs:
         return notes
     scaled = with_envs(base, count)
     changed = []
     if config.updates_per_step == scaled.updates_per_step != base.updates_per_step:
-        changed.append(f"{config.updates_per_step:,} updates an interaction")
+        changed.append(f"{counted(config.updates_per_step, 'update')} an interaction")
     if config.replay.decay_steps == scaled.replay.decay_steps != base.replay.decay_steps:
         changed.append(f"ages decay over {config.replay.decay_steps:,} interactions")
     if not changed:
@@ -280,7 +286,7 @@ def recipe_notes(config: Config) -> list[str]:
         else ""
     )
     same = f"the same for each step as with {'one environment' if base.env.num_envs == 1 else f'{base.env.num_envs:,}'}"
-    return [*notes, f"{count:,} environment{'s' * (count != 1)}: {', '.join(changed)}: {same}{fewer}"]
+    return [*notes, f"{counted(count, 'environment')}: {', '.join(changed)}: {same}{fewer}"]
 
 
 def _tracking_note(config: Config) -> str:
@@ -293,8 +299,9 @@ def _tracking_note(config: Config) -> str:
 
 
 def _fast_note(config: Config) -> str:
-    used = f"{config.env.num_envs:,} environments, {config.updates_per_step:,} updates an interaction"
-    other = f"--profile {config.profile.removesuffix(f'-{FAST}')}: as published"
+    updates = f"{counted(config.updates_per_step, 'update')} an interaction"
+    used = f"{counted(config.env.num_envs, 'environment')}, {updates}"
+    other = f"--profile {base_of(config.profile)}: as published"
     return f"profile {config.profile}: {used}: to take less time, not measured yet ({other})"
 
 

@@ -11,9 +11,11 @@ Nothing depends on it but time: a kernel that was not foreseen is compiled where
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +23,7 @@ import numpy as np
 
 class Needed(NamedTuple):
     module: Any  # of Warp: what is compiled in one piece
-    block_dim: int | None  # threads of a block that it is compiled for; None: as many as usual
+    block_dim: int  # threads of a block that it is compiled for
 
 
 def of_playground(environment: Any, device: Any) -> list[Needed]:
@@ -39,8 +41,8 @@ def of_playground(environment: Any, device: Any) -> list[Needed]:
                 setattr(own.opt, name, value)
         mujoco_warp.step(own, mujoco_warp.make_data(model, nworld=1, **sizes))
 
-    # The last has no kernels, and is loaded by every call.
-    return [*launched(step, device), Needed(warp.get_module("mujoco.mjx.warp.ffi"), None)]
+    calls: Any = warp.get_module("mujoco.mjx.warp.ffi")  # it has no kernels, and is loaded by every call
+    return [*launched(step, device), Needed(calls, calls.options["block_dim"])]
 
 
 def of_mjlab(simulation: Any) -> list[Needed]:
@@ -60,17 +62,17 @@ def of_mjlab(simulation: Any) -> list[Needed]:
     return launched(step, simulation.wp_device)
 
 
-def load_in_time(needed: Callable[[], Sequence[Needed]], device: Any) -> Callable[[], None]:
-    """Begin to load what is needed; the result waits until it is there."""
+def load_in_time(needed: Callable[[], tuple[Sequence[Needed], Any]]) -> Callable[[], None]:
+    """Begin to load what is needed on a device; the result waits until it is there."""
     import warp
 
+    if not hasattr(warp.config, "load_module_max_workers"):  # earlier versions cannot compile in several threads
+        return lambda: None
     try:
-        # Earlier versions cannot compile in several threads.
-        modules = needed() if hasattr(warp.config, "load_module_max_workers") else []
+        return load(*needed())
     except Exception:
         # It looks into packages that may change. Whatever is wrong with the model is said where it is simulated.
-        modules = []
-    return load(modules, device)
+        return lambda: None
 
 
 def launched(step: Callable[[], None], device: Any) -> list[Needed]:
@@ -81,7 +83,7 @@ def launched(step: Callable[[], None], device: Any) -> list[Needed]:
 
     def launch(kernel: Any, dim: Any, *_: Any, block_dim: int | None = None, **__: Any) -> None:
         if np.prod(dim) > 0:  # Warp does not load what it need not launch
-            found[Needed(kernel.module, block_dim)] = None
+            found[Needed(kernel.module, block_dim or kernel.module.options["block_dim"])] = None
 
     def both(_: Any, on_true: Any = None, on_false: Any = None, **arguments: Any) -> None:
         for branch in (on_true, on_false):
@@ -95,7 +97,7 @@ def launched(step: Callable[[], None], device: Any) -> list[Needed]:
         return 256, 1
 
     # Loops and branches on the device, and the question about a kernel that would compile it.
-    stand_ins = {
+    stand_ins: dict[str, Callable[..., Any]] = {
         "launch": launch, "launch_tiled": launch, "capture_if": both, "capture_while": once,
         "get_suggested_block_size": block_size,
     }  # fmt: skip
@@ -103,31 +105,48 @@ def launched(step: Callable[[], None], device: Any) -> list[Needed]:
         step()
     # Those with blocks of their own multiply and factorise matrices or look for contacts, in long unrolled code; after
     # them those of many kernels.
-    return sorted(found, key=lambda one: (one.block_dim is None, -len(one.module.kernels)))
+    return sorted(found, key=lambda one: (one.block_dim == one.module.options["block_dim"], -len(one.module.kernels)))
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, stand_ins: Mapping[str, Any]) -> Iterator[None]:
-    kept = {name: getattr(owner, name) for name in stand_ins}
+def _replaced(owner: Any, stand_ins: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Other functions, for this thread alone."""
+    kept, here = {name: getattr(owner, name) for name in stand_ins}, threading.get_ident()
+
+    def either(own: Callable[..., Any], stand_in: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: (stand_in if threading.get_ident() == here else own)(*given, **named)
+
     try:
-        for name, value in stand_ins.items():
-            setattr(owner, name, value)
+        for name, own in kept.items():
+            setattr(owner, name, either(own, stand_ins[name]))
         yield
     finally:
-        for name, value in kept.items():
-            setattr(owner, name, value)
+        for name, own in kept.items():
+            setattr(owner, name, own)
+
+
+_LOADING: dict[tuple[str, Needed], Future[Any]] = {}  # on a device; once for training and evaluation
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    threads = ThreadPoolExecutor(os.cpu_count(), "warp-kernels")
+    # Before Python waits for threads: what has not begun is given up.
+    threading._register_atexit(threads.shutdown, wait=False, cancel_futures=True)  # type: ignore[attr-defined]
+    return threads
 
 
 def load(modules: Sequence[Needed], device: Any) -> Callable[[], None]:
     """Compile and load them in threads: Python waits while compilers work. The result waits for all."""
     import warp
 
-    threads = ThreadPoolExecutor(os.cpu_count(), "warp-kernels")
-    loading = [
-        threads.submit(warp.force_load, device, [module], block_dim=block_dim, max_workers=0)
-        for module, block_dim in modules
-    ]
-    threads.shutdown(wait=False)
+    loading = []
+    for one in modules:
+        key = str(device), one
+        if key not in _LOADING:
+            load_one = functools.partial(warp.force_load, device, [one.module], one.block_dim, max_workers=0)
+            _LOADING[key] = _threads().submit(load_one)
+        loading.append(_LOADING[key])
 
     def ready() -> None:
         wait(loading)  # what failed fails again, with its reason, where it is launched

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from warpsac.config.profiles import FAMILY_PROFILES, FAST, TRACKING, VARIANTS, resolve
+from warpsac.config.profiles import FAMILY_PROFILES, TRACKING, VARIANTS, base_of, resolve
 from warpsac.config.schema import AUTO, PPO, Config
 from warpsac.envs.tasks import EXTRAS, Task, find
 
@@ -124,7 +124,7 @@ def scale_of(config: Config) -> Scale:
     if task is not None:
         return Scale(task.name, task.family, task)
     # Others are named as their family is.
-    family = "mjlab" if config.profile == TRACKING else config.profile.removesuffix(f"-{FAST}")
+    family = "mjlab" if config.profile == TRACKING else base_of(config.profile)
     return Scale(config.task, family if family in FAMILY_PROFILES else OTHER_FAMILY, None)
 
 

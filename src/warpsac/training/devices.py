@@ -224,10 +224,13 @@ class CompiledAhead:
         self._threads = ThreadPoolExecutor(self.at_once, COMPILER)
         self._started: list[tuple[str, Future[Any]]] = []
 
-    def start(self, name: str, program: Any, *arguments: Any, **static: Any) -> None:
-        """Traced here, as what simulators do meanwhile may not be safe in several threads; compiled elsewhere."""
+    def start(self, name: str, program: Any, *arguments: Any, **static: Any) -> bool:
+        """Traced here, as what simulators do meanwhile may not be safe in several threads; compiled elsewhere. False if
+        it could not be traced."""
         with contextlib.suppress(Exception):
             self._started.append((name, self._threads.submit(program.lower(*arguments, **static).compile)))
+            return True
+        return False
 
     def wait(self, name: str) -> None:
         """Until this program is compiled. The wait can be interrupted."""
@@ -279,7 +282,9 @@ def require_gpu(config: Config, resumed: bool = False) -> None:
     most = registry.most_envs(target) or 8
     small = SMALL_PPO if config.algo == PPO else SMALL
     evaluation = {"eval.episodes": 4, "eval.num_envs": min(4, most)}
-    raise OtherSettings(f"{reason} try it small on the CPU", {"env.num_envs": min(8, most), **small, **evaluation})
+    fewer = {"updates_per_step": 2} if config.updates_per_step > 2 else {}  # as many as with a thousand environments
+    settings = {"env.num_envs": min(8, most), **fewer, **small, **evaluation}
+    raise OtherSettings(f"{reason} try it small on the CPU", settings)
 
 
 # --- where replay fits

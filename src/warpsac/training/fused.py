@@ -268,8 +268,7 @@ class FusedDriver(Driver):
         program = self._program(True, whole)
         if end - max(counters.learning_from, counters.interaction) < self.algorithm.stride * whole:
             return
-        if program != self._begun:
-            ahead.start(LEARNING, self._advance, *self._arguments(1), **program)
+        if program != self._begun and ahead.start(LEARNING, self._advance, *self._arguments(1), **program):
             self._begun = program
 
     def place(self, own: bool = False) -> None:

@@ -87,9 +87,9 @@ class Loop:
         twice, began = SAME_SIGNAL if processes.count() > 1 else 0.0, self.step
         with (
             StopSignals(lambda: self.display.message(STOPPING), twice) as signals,
-            self._compiling_ahead(),
             self._saving_on_faults(),
         ):
+            self._compile_ahead()
             if self._due(config.eval.every) and (self.step > 0 or config.eval.at_start):
                 self.evaluate(signals)
             # Several processes agree between two stretches: within one they would wait for each other.
@@ -122,16 +122,11 @@ class Loop:
             return Outcome(paths, "signal", number)
         return Outcome(paths, "callback", said=said) if said else Outcome(paths, "time budget")
 
-    @contextlib.contextmanager
-    def _compiling_ahead(self) -> Iterator[None]:
+    def _compile_ahead(self) -> None:
         """Begin to compile what will be needed, all at once as far as there are cores; no number depends on it."""
-        if self.driver.ahead is None:
-            yield
-            return
-        with contextlib.closing(self.driver.ahead) as ahead:
+        if self.driver.ahead is not None and self.step < self.config.end_step:
             with modules.own_folder():
-                self.driver.compile_ahead(ahead)
-            yield
+                self.driver.compile_ahead(self.driver.ahead)
 
     # --- where it stands
 

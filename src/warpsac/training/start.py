@@ -155,10 +155,13 @@ def prepared(
             lines += [f"run folder: {run.path}" for run in runs]
             for line in notes if checkpoints and is_over(config, checkpoints) else lines:
                 display.message(line)
-            if processes.count() == 1:  # several must compile in the same order
-                driver.ahead = to_close.enter_context(contextlib.closing(devices.CompiledAhead()))
+            ahead = devices.CompiledAhead() if processes.count() == 1 else None  # several compile in the same order
+            if ahead is not None:
+                to_close.callback(ahead.close)
+            driver.ahead = None if checkpoints else ahead  # where a resumed run stands is not known yet
             with modules.own_folder():
                 driver.init(display)
+            driver.ahead = ahead
             if warm:
                 warm_start.apply(warm, config, driver)
             if checkpoints:

@@ -10,7 +10,7 @@ from.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -298,10 +298,13 @@ def _command_range(settings: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load_kernels(env: Any) -> Callable[[], None]:
-    import warp
+    def needed() -> tuple[Sequence[warp_kernels.Needed], Any]:
+        import warp
 
-    device = warp.device_from_jax(jax.devices()[0])
-    return warp_kernels.load_in_time(lambda: warp_kernels.of_playground(env, device), device)
+        device = warp.device_from_jax(jax.local_devices()[0])
+        return warp_kernels.of_playground(env, device), device
+
+    return warp_kernels.load_in_time(needed)
 
 
 def _layout(env: Any, program: Any, traced: Any, groups: Groups | None) -> Layout:

@@ -207,7 +207,7 @@ def _kernels_side_by_side() -> Iterator[None]:
     def load_and_record(simulation: Any) -> None:
         nonlocal known
         if simulation.use_cuda_graph and not known:  # it is recorded again when models become different
-            warp_kernels.load_in_time(lambda: warp_kernels.of_mjlab(simulation), simulation.wp_device)()
+            warp_kernels.load_in_time(lambda: (warp_kernels.of_mjlab(simulation), simulation.wp_device))()
         known = True
         record(simulation)
 
