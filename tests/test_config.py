@@ -119,10 +119,7 @@ def test_fast_takes_a_variant_and_a_number_of_environments() -> None:
             {"regime": "limited", "family": "mujoco"},
             "profile = 'fast': is for tasks of at least 64 environments, not for T of the mujoco family: leave it out",
         ),
-        (
-            {},
-            "profile = 'fast': is for tasks of at least 64 environments, not for 1 environment of your own task: leave it out",
-        ),
+        ({}, "is for tasks of at least 64 environments, not for 1 environment of your own task: leave it out"),
         ({"family": "jax", "num_envs": 8}, "not for 8 environments of your own task: leave it out"),
         (
             {"regime": "abundant", "family": "mjlab", "algo": "ppo"},
