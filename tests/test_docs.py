@@ -579,6 +579,14 @@ def test_the_starts_are_those_that_were_measured():
     assert "\n".join(rows) in text
 
 
+def test_the_kernels_of_warp_are_those_that_were_measured():
+    (row,) = measurements("warp-kernels-cpu")[0]["rows"]
+    text = " ".join((ROOT / "docs/performance.md").read_text().split())
+    assert f"Of the G1 these are {row['kernels']}, which take {row['one_by_one']:.0f} s in one thread" in text
+    assert f"{row['side_by_side']:.0f} s on two cores" in text
+    assert f"collision of convex shapes, {row['slowest'][1]:.0f} s" in text
+
+
 def test_the_update_next_to_pytorch_is_as_measured():
     text = (ROOT / "docs/performance.md").read_text()
     for row in measurements("torch-update-cpu")[-1]["result"]["rows"]:
