@@ -69,20 +69,9 @@ def step(made: Any, value: float) -> Any:
 
 @pytest.mark.skipif(OLD, reason="its Warp compiles in one thread")
 def test_the_kernels_of_a_step_and_a_reset_are_foreseen(simulator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import warp
+    import warp_launches
 
-    launched, simulation = set(), simulator._env.sim
-
-    def watched(launch: Any) -> Any:
-        def one(kernel: Any, *rest: Any, **more: Any) -> Any:
-            if np.prod(more["dim"] if "dim" in more else rest[0]) > 0:
-                launched.add((kernel.module.name, more.get("block_dim") or kernel.module.options["block_dim"]))
-            return launch(kernel, *rest, **more)
-
-        return one
-
-    for name in ("launch", "launch_tiled"):
-        monkeypatch.setattr(warp, name, watched(getattr(warp, name)))
+    simulation, launched = simulator._env.sim, warp_launches.watched(monkeypatch)
     simulator.reset(1)
     step(simulator, 0.1)
     assert len(launched) > 20

@@ -15,6 +15,8 @@ from warpsac.envs import warp_kernels
 from warpsac.envs.registry import lookup
 
 pytest.importorskip("warp")
+import warp_launches
+
 playground = pytest.importorskip("warpsac.envs.jax.playground")
 pytest.importorskip("mujoco_playground")
 
@@ -46,33 +48,14 @@ def test_working_memory_shared_by_all_environments_is_not_part_of_the_state(warp
     assert len(state.simulator.data) + len(physics.shared) == physics.structure.num_leaves
 
 
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, int]]:
-    """Modules and block sizes of all kernels that are launched from now on."""
-    import warp
-
-    seen = set()
-
-    def watched(launch: Any) -> Any:
-        def one(kernel: Any, *rest: Any, **more: Any) -> Any:
-            if np.prod(more["dim"] if "dim" in more else rest[0]) > 0:
-                seen.add((kernel.module.name, more.get("block_dim") or kernel.module.options["block_dim"]))
-            return launch(kernel, *rest, **more)
-
-        return one
-
-    for name in ("launch", "launch_tiled"):
-        monkeypatch.setattr(warp, name, watched(getattr(warp, name)))
-    return seen
-
-
 def test_kernels_that_cannot_be_foreseen_are_compiled_where_they_are_launched() -> None:
     warp_kernels.load_in_time(lambda: 1 / 0)()  # type: ignore[arg-type,return-value]
 
 
 def test_warp_moves_like_mjx_with_the_kernels_foreseen_and_seeds_side_by_side_like_alone(
-    warp_env: Any, launched: set[tuple[str, int]]
+    warp_env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    launched = warp_launches.watched(monkeypatch)
     mjx_env = playground.make(lookup("CartpoleBalance"), 3, EnvConfig(num_envs=3, impl="jax"))
     assert (warp_env.impl, mjx_env.impl) == ("warp", "jax")
     keys = jax.random.split(jax.random.key(3), 2)
