@@ -237,7 +237,7 @@ def test_whether_the_critics_observation_begins_with_the_actors(critic: Any, mad
 
     program, traced = jax.make_jaxpr(Env.reset, return_shape=True)(jax.random.PRNGKey(0))
     assert playground._begins_with_actors(program.jaxpr, traced) == made_of
-    assert playground._is_prefix(Env) == equal
+    assert playground._is_prefix(None, Env.reset) == equal
 
 
 @pytest.mark.skipif(not MESHES.exists(), reason="needs robot meshes")

@@ -36,6 +36,10 @@ from warpsac.envs.observations import Groups, Layout, groups_of, layout_of, requ
 from warpsac.errors import UserError
 from warpsac.types import Array, ObsViews, StepResult, Symmetry
 
+Kind = tuple[str, str]
+"""A task of the registry and its settings: two instances are the same environment."""
+_PREFIXES: dict[Kind, bool] = {}  # those of evaluations need not find out again
+
 
 class State(NamedTuple):
     """N environments between two steps."""
@@ -98,7 +102,13 @@ class PlaygroundEnvs:
         own = env.unwrapped._config
         self._repeat = int(own.get("action_repeat", 1))
         self._limit = config.episode_limit or -(-int(own.get("episode_length", 1000)) // self._repeat)
-        self._layout = _layout(env, program, traced, groups_of(env, config))
+
+        def reset(key: Array) -> Any:
+            self._wait_for_kernels()
+            return env.reset(key)
+
+        kind = (task, str(own)) if family == "playground" else None
+        self._layout = _layout(kind, reset, program, traced, groups_of(env, config))
         for part in self._layout.parts(traced.obs):
             require_no_image("observation", part.shape, part.dtype)
         self._picture = Picture(self._env.mj_model, ["track"])
@@ -307,7 +317,9 @@ def _load_kernels(env: Any) -> Callable[[], None]:
     return warp_kernels.load_in_time(needed)
 
 
-def _layout(env: Any, program: Any, traced: Any, groups: Groups | None) -> Layout:
+def _layout(
+    kind: Kind | None, reset: Callable[[Array], Any], program: Any, traced: Any, groups: Groups | None
+) -> Layout:
     """Of Playground's two groups the actor's is often the leading part of the critic's: it is stored once.
 
     `program` is the reset as a jaxpr, `traced` what it returns.
@@ -320,7 +332,7 @@ def _layout(env: Any, program: Any, traced: Any, groups: Groups | None) -> Layou
         return layout_of(sizes, groups)
     actor, critic = sizes["state"], sizes["privileged_state"]
     terms = (("state", actor),)
-    if _begins_with_actors(program.jaxpr, traced) or _is_prefix(env):
+    if _begins_with_actors(program.jaxpr, traced) or _is_prefix(kind, reset):
         return Layout(ObsViews(critic, actor), (("privileged_state",),), terms)
     return layout_of({"state": actor, "privileged_state": critic})
 
@@ -346,8 +358,13 @@ def _begins_with_actors(program: Any, traced: Any) -> bool:
     return origin(critic.invars[0]) is origin(obs["state"])
 
 
-def _is_prefix(env: Any) -> bool:
+def _is_prefix(kind: Kind | None, reset: Callable[[Array], Any]) -> bool:
     """Whether the actor's observation is the leading part of the critic's, checked on one reset."""
-    obs = jax.jit(env.reset)(jax.random.PRNGKey(1)).obs
+    if kind is not None and kind in _PREFIXES:
+        return _PREFIXES[kind]
+    obs = jax.jit(reset)(jax.random.PRNGKey(1)).obs
     actor, critic = np.asarray(obs["state"]), np.asarray(obs["privileged_state"])
-    return actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+    found = actor.size <= critic.size and np.array_equal(actor, critic[: actor.size])
+    if kind is not None:
+        _PREFIXES[kind] = found
+    return found
