@@ -113,8 +113,8 @@ def _algorithm_rules(config: Config) -> Iterator[Rule]:
         axes, only = _defaults("auto", AutoConfig()), f"has no effect with variant {config.variant}: leave it out"
     for path, default in axes.items():
         yield path, functools.reduce(getattr, path.split("."), config) == default, only
-    fast = f"must be one of {', '.join(PROFILES)}; {FAST} goes with a task alone, once"
-    yield "profile", config.profile in PROFILES, fast
+    profiles = f"must be one of {', '.join(PROFILES)}; {FAST} goes with a task alone, once"
+    yield "profile", config.profile in PROFILES, profiles
 
 
 def _defaults(section: str, settings: Any) -> dict[str, Any]:
